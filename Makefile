@@ -1,0 +1,33 @@
+# make demo: train on data that ships with scikit-learn and print the table of results.
+# make test: run the whole test suite. Both set up .venv first, on a machine with only Python and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint format bench clean
+
+demo: .venv/.demo
+	$(BIN)/python examples/demo.py
+
+test: .venv/.dev
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.dev
+	$(BIN)/python benchmarks/engine.py
+
+clean:
+	rm -rf .venv
+
+.venv/.%: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	touch $@

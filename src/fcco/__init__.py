@@ -1,0 +1,27 @@
+"""Train PyTorch models on objectives that score every example against a whole set."""
+
+from fcco import optim, schedules
+from fcco._coupled import CoupledLoss
+from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
+from fcco._table import InnerTable
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BSGD",
+    "METHODS",
+    "MOAP",
+    "MSVR",
+    "NASA",
+    "SCENT",
+    "SCGD",
+    "SOAP",
+    "SOX",
+    "Batch",
+    "CoupledLoss",
+    "InnerTable",
+    "Method",
+    "Rule",
+    "optim",
+    "schedules",
+]

@@ -1,0 +1,98 @@
+"""Refusing bad input before any state changes.
+
+Shapes and dtypes are checked always. Checks on *values* raise at once, naming the value, in eager mode on the CPU; under
+``torch.compile`` and on accelerators they are asynchronous assertions, which neither branch on data nor wait for the
+device.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def reads_are_free(tensor: Tensor) -> bool:
+    """Whether looking at a value of ``tensor`` neither stalls a device nor breaks a graph."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def shape_of(tensor: Tensor) -> str:
+    return str(list(tensor.shape))
+
+
+def check_inner(inner: Any, dim: int, name: str = "inner") -> Tensor:
+    """``inner`` as [B1] when dim is 1, else [B1, dim]."""
+    if not isinstance(inner, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(inner).__name__}")
+    if not inner.is_floating_point():
+        raise TypeError(f"{name} must be of a floating dtype, got {inner.dtype}")
+    wanted = "[B1]" if dim == 1 else f"[B1, {dim}]"
+    if dim == 1 and inner.dim() == 2 and inner.shape[1] == 1:
+        inner = inner.squeeze(1)
+    if inner.dim() != (1 if dim == 1 else 2) or (dim > 1 and inner.shape[1] != dim):
+        raise ValueError(f"{name} must have the shape {wanted}, got {shape_of(inner)}")
+    if inner.shape[0] == 0:
+        raise ValueError(f"the batch is empty: {name} has the shape {shape_of(inner)}")
+    return inner
+
+
+def check_finite(inner: Tensor, log: bool, where: Tensor | None, name: str = "inner") -> None:
+    """Refuse NaN and infinities; -inf is legal in log space, where it means g = 0."""
+    values = inner.detach()
+    if where is not None:
+        values = torch.where(where if values.dim() == 1 else where.unsqueeze(1), values, 0.0)
+    if not reads_are_free(inner):
+        legal = values < math.inf if log else values.isfinite()
+        torch._assert_async(legal.all(), f"{name} is not finite")
+        return
+    # One reduction decides in the usual case: the largest value (NaN if any is), or a finite sum.
+    decisive = (values.max() if log else values.sum()).item()
+    if not (decisive < math.inf if log else math.isfinite(decisive)):
+        _raise_if_not_finite(values, log, name)
+
+
+def _raise_if_not_finite(values: Tensor, log: bool, name: str) -> None:
+    bad = (~(values < math.inf) if log else ~values.isfinite()).nonzero()
+    if len(bad):
+        place = tuple(bad[0].tolist())
+        where = f"{name}[{', '.join(map(str, place))}]"
+        also = " (only -inf, g = 0, is legal in log space)" if log else ""
+        raise ValueError(f"{where} is {values[place].item()}, not a finite number{also}")
+
+
+def as_index(index: Any, device: torch.device) -> Tensor:
+    """``index`` as a 1-d int64 tensor on ``device``."""
+    if not isinstance(index, Tensor):
+        index = torch.as_tensor(index)
+    if index.dtype != torch.int64:
+        if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
+            raise TypeError(f"index must be of an integer dtype, got {index.dtype}")
+        index = index.to(torch.int64)
+    if index.dim() != 1:
+        raise ValueError(f"index must have the shape [B1], got {shape_of(index)}")
+    if index.shape[0] == 0:
+        raise ValueError("the batch is empty: index has the shape [0]")
+    return index if index.device == device else index.to(device, non_blocking=True)
+
+
+def check_rows(rows: Tensor, n: int) -> bool:
+    """Refuse rows outside [0, n); return whether a row may stand twice."""
+    if not reads_are_free(rows):
+        torch._assert_async(((rows >= 0) & (rows < n)).all(), f"index has a value outside [0, {n})")
+        return True
+    ordered = np.sort(rows.numpy())
+    if ordered[0] < 0 or ordered[-1] >= n:
+        place = int(((rows < 0) | (rows >= n)).nonzero()[0])
+        raise IndexError(f"index[{place}] is {int(rows[place])}, outside the table's rows 0 to {n - 1}")
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
+def check_where(where: Any, rows: Tensor) -> Tensor:
+    if not isinstance(where, Tensor) or where.dtype != torch.bool or where.shape != rows.shape:
+        got = f"{shape_of(where)} of {where.dtype}" if isinstance(where, Tensor) else type(where).__name__
+        raise ValueError(f"where must be {shape_of(rows)} of torch.bool, got {got}")
+    return where

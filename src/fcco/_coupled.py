@@ -1,0 +1,249 @@
+"""CoupledLoss: the engine. From an estimate of the inner values and an outer function, the gradient of a rule."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fcco._checks import as_index, check_finite, check_inner, check_rows, check_where, reads_are_free, shape_of
+from fcco._repeats import Repeats, find_repeats
+from fcco._rules import SOX, Batch, Rule, is_per_row
+from fcco._space import Rate
+from fcco._table import InnerTable
+
+Outer = Callable[..., Tensor]
+
+
+def takes_index(outer: Outer) -> bool:
+    """Whether ``outer`` is to be called as ``outer(u, index)`` rather than ``outer(u)``."""
+    try:
+        parameters = inspect.signature(outer.forward if isinstance(outer, nn.Module) else outer).parameters
+    except ValueError:  # built-in functions such as torch.log do not tell
+        return False
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in parameters.values() if p.kind in by_position and p.default is inspect.Parameter.empty]
+    return len(required) >= 2 or "index" in parameters
+
+
+class CoupledLoss(nn.Module):
+    r"""Loss whose gradient steps minimise a sum of functions of inner *expectations*.
+
+    .. math:: F(w) = \frac 1 n \sum_i f_i(g_i(w)), \qquad g_i(w) = \text{mean over a set } S_i
+
+    Called with an estimate of g_i for every i of a batch, it updates a running estimate u_i of each, and returns a
+    scalar whose value estimates F and whose gradient is mean_i <∇f_i(ū_i), ∂g_i>, where the rule says which ū that is.
+
+    Args:
+        outer: f, as ``outer(u)`` or ``outer(u, index)``, from [B1, dim] ([B1] when ``dim == 1``) to [B1]. It is
+            differentiated by autograd, may be stochastic, and may be a module with parameters of its own.
+        n: number of rows: examples i in the training set.
+        dim: how many values g_i has.
+        rule: how u_i is updated and where f is differentiated; see :class:`fcco.SOX` and its siblings.
+        log: ``inner``, the table and the argument of ``outer`` are log g. Averages are those of g, taken without ever
+            leaving log space; -inf stands for g = 0.
+        init: what a row holds before its first visit, as a value of g. ``None``: its first estimate.
+
+    Raises:
+        ValueError: the rule is not defined in this space, or ``init`` does not suit it.
+
+    Call:
+        ``loss_fn(inner, index, *, previous=None, where=None)``
+
+        - inner: [B1] or [B1, dim], differentiable; for rules that track all rows (SCGD, NASA) [n] or [n, dim].
+        - index: [B1] of ints in [0, n), the rows. A row that stands twice has its estimates averaged and is updated
+          once; the gradient counts both.
+        - previous: a second estimate, at the previous weights, for rules that ask for one (MSVR).
+        - where: [B1] of bool; positions that are False are padding: in neither the mean nor the table.
+
+        In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself, and the table is
+        neither used nor changed. Bad input (shapes, NaN, rows out of range, an empty batch) raises before any change.
+
+    Example, with f = log and g_i a mean over a sampled set:
+
+    >>> loss_fn = CoupledLoss(torch.log, n=3, rule=SOX(gamma=0.5))
+    >>> inner = torch.tensor([1.0, 4.0], requires_grad=True)
+    >>> loss = loss_fn(inner, torch.tensor([0, 2]))
+    >>> loss.backward()
+    >>> inner.grad  # (1 / u_i) / B1
+    tensor([0.5000, 0.1250])
+    >>> loss_fn.table.u
+    tensor([1., 0., 4.])
+
+    Reference: Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022.
+    """
+
+    def __init__(
+        self,
+        outer: Outer,
+        n: int,
+        dim: int = 1,
+        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        log: bool = False,
+        init: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not callable(outer):
+            raise TypeError(f"outer must be callable, got {outer!r}")
+        if not isinstance(rule, Rule):
+            raise TypeError(f"rule must be an instance of a rule such as fcco.SOX(gamma=0.1), got {rule!r}")
+        if rule.log is not None and rule.log != log:
+            raise ValueError(f"{type(rule).__name__} is defined for log={rule.log} only")
+        self.outer = outer
+        self.rule = rule
+        self.init = _resolve_init(init, rule, log)
+        self.table = InnerTable(n, dim, log, visits=is_per_row(rule.rate), decays=rule.decays)
+        self._outer_takes_index = takes_index(outer)
+
+    @property
+    def n(self) -> int:
+        return self.table.n
+
+    @property
+    def dim(self) -> int:
+        return self.table.dim
+
+    @property
+    def log(self) -> bool:
+        return self.table.log
+
+    def extra_repr(self) -> str:
+        return f"outer={getattr(self.outer, '__name__', type(self.outer).__name__)}, rule={self.rule}, init={self.init}"
+
+    def forward(
+        self, inner: Tensor, index: Tensor, *, previous: Tensor | None = None, where: Tensor | None = None
+    ) -> Tensor:
+        inner = check_inner(inner, self.dim)
+        rows = as_index(index, inner.device)
+        if where is not None:
+            where = check_where(where, rows)
+        if not (self.training and torch.is_grad_enabled()):
+            return self._plug_in(inner, rows, where)
+        return self._step(inner, rows, previous, where)
+
+    def _plug_in(self, inner: Tensor, rows: Tensor, where: Tensor | None) -> Tensor:
+        if self.rule.all_rows and inner.shape[0] == self.n:
+            inner = _rows(inner, rows)
+        _check_same_length(inner, rows)
+        check_finite(inner, self.log, where)
+        return _mean(self._f(inner.to(torch.promote_types(inner.dtype, torch.float32)), rows), where)
+
+    def _step(self, inner: Tensor, rows: Tensor, previous: Tensor | None, where: Tensor | None) -> Tensor:
+        table, rule = self.table, self.rule
+        may_repeat = self._check_values(inner, rows, previous, where)
+        if inner.dtype != table.u.dtype:
+            table.promote(inner.dtype)
+            inner = inner.to(table.u.dtype)
+        tracked = None if rule.all_rows else rows
+
+        with torch.no_grad():
+            repeats = find_repeats(rows, where, inner.dtype) if may_repeat else None
+            batch = self._batch(inner, tracked, previous, where, repeats)
+            old = table.read(tracked, batch.estimate if self.init is None else batch.space.value(self.init))
+            new, at = rule.update(old, batch)
+            sampled_new, sampled_at = (_rows(new, rows), _rows(at, rows)) if rule.all_rows else (new, at)
+            value = None if at is new else _mean(self._f(sampled_new, rows), where)
+
+        carrier = batch.space.carry(_rows(inner, rows) if rule.all_rows else inner, sampled_at)
+        loss = _mean(self._f(carrier, rows), where)
+        if value is not None:
+            loss.detach().copy_(value)
+        if rule.all_rows:
+            where = None
+        elif repeats and where is not None:
+            where = repeats.present
+        table.write(tracked, new, batch.rate, where)
+        return loss
+
+    def _check_values(self, inner: Tensor, rows: Tensor, previous: Tensor | None, where: Tensor | None) -> bool:
+        """Refuse what cannot be meant; return whether rows of ``inner`` may stand for the same row of the table."""
+        if inner.device != self.table.u.device:
+            raise ValueError(f"inner is on {inner.device}, the table on {self.table.u.device}: move one with .to()")
+        if self.rule.all_rows:
+            if inner.shape[0] != self.n:
+                raise ValueError(
+                    f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows, got {shape_of(inner)}"
+                )
+        else:
+            _check_same_length(inner, rows)
+        if (previous is not None) != self.rule.needs_previous:
+            verb = "needs" if self.rule.needs_previous else "takes no"
+            raise ValueError(f"{type(self.rule).__name__} {verb} previous=, an estimate at the previous weights")
+        used = None if self.rule.all_rows else where
+        check_finite(inner, self.log, used)
+        if previous is not None:
+            previous = check_inner(previous, self.dim, "previous")
+            if previous.shape != inner.shape:
+                raise ValueError(f"previous must have inner's shape {shape_of(inner)}, got {shape_of(previous)}")
+            check_finite(previous, self.log, used, "previous")
+        return check_rows(rows, self.n) and not self.rule.all_rows
+
+    def _batch(
+        self,
+        estimate: Tensor,
+        tracked: Tensor | None,
+        previous: Tensor | None,
+        where: Tensor | None,
+        repeats: Repeats | None,
+    ) -> Batch:
+        space = self.table.space
+        if previous is not None:
+            # On a row's first visit there was no previous step to correct for.
+            previous = previous.detach().reshape(estimate.shape).to(estimate.dtype)
+            seen = self.table.visited(tracked).bool()
+            previous = torch.where(seen if self.dim == 1 else seen.unsqueeze(1), previous, estimate)
+        if repeats:
+            estimate = repeats.mean(estimate, space)
+            previous = previous if previous is None else repeats.mean(previous, space)
+            distinct: Rate = repeats.distinct
+        else:
+            distinct = estimate.shape[0] if where is None else where.sum().clamp(min=1)
+        return Batch(estimate, previous, self._rate(tracked), self.n / distinct, space)
+
+    def _rate(self, tracked: Tensor | None) -> Rate:
+        """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row."""
+        schedule, table = self.rule.rate, self.table
+        if not callable(schedule):
+            return schedule
+        if is_per_row(schedule):
+            rate = schedule(table.visited(tracked)).to(table.u.dtype)
+            return rate if self.dim == 1 else rate.unsqueeze(1)
+        if reads_are_free(table.step):
+            return self.rule.check_rate(float(schedule(int(table.step))))
+        return schedule(table.step.to(table.u.dtype))
+
+    def _f(self, u: Tensor, rows: Tensor) -> Tensor:
+        values = self.outer(u, rows) if self._outer_takes_index else self.outer(u)
+        if not isinstance(values, Tensor) or values.shape != rows.shape:
+            got = shape_of(values) if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(f"outer must map {shape_of(u)} to {shape_of(rows)}, got {got}")
+        return values
+
+
+def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:
+    if init is None:
+        return rule.start
+    if rule.start is not None and init != rule.start:
+        raise ValueError(f"{type(rule).__name__} starts from {rule.start}, so init cannot be {init!r}")
+    if not math.isfinite(init) or (log and init < 0):
+        raise ValueError(f"init must be a finite value of g{', not negative in log space' if log else ''}, got {init!r}")
+    return init
+
+
+def _rows(values: Tensor, rows: Tensor) -> Tensor:
+    return values.index_select(0, rows)
+
+
+def _check_same_length(inner: Tensor, rows: Tensor) -> None:
+    if inner.shape[0] != rows.shape[0]:
+        raise ValueError(f"inner {shape_of(inner)} and index {shape_of(rows)} differ in length")
+
+
+def _mean(values: Tensor, where: Tensor | None) -> Tensor:
+    """Mean over the positions that are not padding; a zero with a graph where all are."""
+    if where is None:
+        return values.mean()
+    return values.masked_fill(~where, 0.0).sum() / where.sum().clamp(min=1)

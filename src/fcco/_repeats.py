@@ -1,0 +1,46 @@
+"""Rows that stand more than once in a batch: their estimates are averaged, in fixed shapes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fcco._space import Space
+
+
+class Repeats(NamedTuple):
+    """Which positions of a batch are the same row.
+
+    ``slot`` maps a position to the number of its row within the batch; ``weight`` is 1 for positions that count and 0
+    for padding; ``total`` is the weight of each slot.
+    """
+
+    slot: Tensor
+    weight: Tensor
+    total: Tensor
+
+    def mean(self, values: Tensor, space: Space) -> Tensor:
+        """Each position's value replaced by the mean over its row."""
+        return space.group_mean(values, self.slot, self.weight, self.total)[self.slot]
+
+    @property
+    def present(self) -> Tensor:
+        """Whether a position's row stands anywhere in the batch other than as padding."""
+        return self.total[self.slot] > 0
+
+    @property
+    def distinct(self) -> Tensor:
+        """How many rows there are, at least 1."""
+        return (self.total > 0).sum().clamp(min=1)
+
+
+def find_repeats(rows: Tensor, where: Tensor | None, dtype: torch.dtype) -> Repeats:
+    """Group the positions of ``rows`` by row; by sorting, so that no shape depends on the data."""
+    ordered, order = torch.sort(rows)
+    is_new = torch.ones_like(ordered, dtype=torch.int64)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    slot = torch.empty_like(order).scatter(0, order, is_new.cumsum(0) - 1)
+    weight = torch.ones_like(rows, dtype=dtype) if where is None else where.to(dtype)
+    return Repeats(slot, weight, torch.zeros_like(weight).index_add(0, slot, weight))

@@ -1,0 +1,293 @@
+"""Update rules: how a row u_i of the table meets a new estimate of g_i, and where f is differentiated.
+
+A rule is a frozen dataclass with one method, ``update(old rows, batch) -> (new rows, rows to differentiate f at)``.
+It computes and remembers nothing; what it needs kept between steps it declares in its class variables, and the table
+keeps it. ``METHODS`` names the six algorithms of the paper's figure as a rule plus gradient momentum.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fcco._space import PLAIN, Rate, Space
+
+Gamma = float | Callable[..., float | Tensor]
+
+
+class Batch(NamedTuple):
+    """What a rule is told about the step, one row an example; repeated rows are averaged already."""
+
+    estimate: Tensor  # of g(w_t), [B1] or [B1, dim]
+    previous: Tensor | None  # of g(w_{t-1}) on the same inner batch
+    rate: Rate  # gamma of this step
+    coverage: Rate  # n / number of distinct rows in the batch
+    space: Space
+
+
+def is_per_row(gamma: Gamma) -> bool:
+    return getattr(gamma, "per_row", False)
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """Base of all rules.
+
+    The class variables say what a rule needs of the table and of the caller:
+
+    - ``start``: what an unvisited row holds (``None``: its first estimate);
+    - ``decays``: rows that are not in the batch shrink by 1 - gamma;
+    - ``all_rows``: ``inner`` holds an estimate for every one of the n rows at every step;
+    - ``needs_previous``: the caller passes a second estimate, at the previous weights;
+    - ``log``: the value of ``CoupledLoss(log=...)`` that the rule is defined for (``None``: both).
+    """
+
+    start: ClassVar[float | None] = None
+    decays: ClassVar[bool] = False
+    all_rows: ClassVar[bool] = False
+    needs_previous: ClassVar[bool] = False
+    log: ClassVar[bool | None] = None
+
+    @property
+    @abstractmethod
+    def rate(self) -> Gamma:
+        """The rate of the moving average: a number or a schedule."""
+
+    @abstractmethod
+    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """New rows, and the rows to differentiate f at (the same object where they are the same)."""
+
+    def check_rate(self, rate: float) -> float:
+        if not 0 < rate <= 1:
+            raise ValueError(f"gamma of {type(self).__name__} must be in (0, 1], got {rate!r}")
+        return rate
+
+
+@dataclass(frozen=True)
+class _MovingAverage(Rule):
+    gamma: Gamma
+
+    def __post_init__(self) -> None:
+        if not callable(self.gamma):
+            self.check_rate(self.gamma)
+
+    @property
+    def rate(self) -> Gamma:
+        return self.gamma
+
+
+@dataclass(frozen=True)
+class SOX(_MovingAverage):
+    """Moving average of the rows in the batch; f is differentiated at the row *before* the update.
+
+        u_i^t = (1 - gamma) u_i^{t-1} + gamma g_i,    gradient at u_i^{t-1}
+
+    In log space the row it differentiates at is floored at gamma * g_i, so that the weight g / u is at most 1 / gamma
+    when an estimate jumps above a stale row; ``safeguard=False`` is the paper's letter. Without log, it always is.
+
+    Args:
+        gamma: rate in (0, 1], or a schedule (see :mod:`fcco.schedules`).
+        safeguard: floor the row in log space.
+
+    Reference: Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, Algorithm 1.
+
+    >>> SOX(gamma=0.1)
+    SOX(gamma=0.1, safeguard=True)
+    """
+
+    gamma: Gamma = 0.1
+    safeguard: bool = True
+
+    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        new = batch.space.mix(old, batch.estimate, batch.rate)
+        # Even the paper's letter needs g / u to be a number.
+        floor = batch.rate if self.safeguard else torch.finfo(old.dtype).tiny
+        return new, batch.space.floor(old, batch.estimate, floor)
+
+
+@dataclass(frozen=True)
+class SOAP(_MovingAverage):
+    """Moving average of the rows in the batch; f is differentiated at the *updated* row.
+
+        u_i^t = (1 - gamma) u_i^{t-1} + gamma g_i,    gradient at u_i^t
+
+    Reference: Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves*, NeurIPS 2021.
+
+    >>> SOAP(gamma=0.5)
+    SOAP(gamma=0.5)
+    """
+
+    gamma: Gamma = 0.1
+
+    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        new = batch.space.mix(old, batch.estimate, batch.rate)
+        return new, new
+
+
+@dataclass(frozen=True)
+class SCGD(SOAP):
+    """SOAP's update on all n rows at every step: the compositional form without selective sampling.
+
+    ``inner`` then holds n estimates, in row order, and ``index`` names the rows whose f enters the gradient.
+
+    Reference: Wang, Fang and Liu, *Stochastic Compositional Gradient Descent*, Math. Programming 2017.
+    """
+
+    all_rows: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class NASA(SCGD):
+    """The table of :class:`SCGD`; what sets NASA apart is the momentum of its gradient.
+
+    Reference: Ghadimi, Ruszczynski and Wang, *A Single Timescale Stochastic Approximation Method*, SIAM J. Optim. 2020.
+    """
+
+
+@dataclass(frozen=True)
+class MOAP(_MovingAverage):
+    """Randomly sparsified tracking: sampled estimates weigh n / B1, and all other rows decay.
+
+        u_i^t = (1 - gamma) u_i^{t-1} + gamma (n / B1) g_i   for sampled i
+        u_i^t = (1 - gamma) u_i^{t-1}                        for all others,    gradient at u_i^t
+
+    Rows start at zero, which together with n / B1 makes u unbiased; B1 counts distinct rows. The decay is applied when
+    a row is next read, so a step costs the same for every n; it takes 8 more bytes a row.
+
+    Reference: Wang et al., *Momentum Accelerates the Convergence of Stochastic AUPRC Maximization*, AISTATS 2022.
+    """
+
+    gamma: Gamma = 0.1
+    start: ClassVar[float | None] = 0.0
+    decays: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if is_per_row(self.gamma):
+            raise ValueError(f"MOAP decays all rows at one rate, so gamma cannot differ by row: got {self.gamma!r}")
+
+    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        new = batch.space.mix(old, batch.space.scale(batch.estimate, batch.coverage), batch.rate)
+        return new, new
+
+
+@dataclass(frozen=True)
+class BSGD(Rule):
+    """No memory: f is differentiated at the estimate itself, a biased gradient.
+
+    Reference: Hu et al., *Biased Stochastic First-Order Methods for Conditional Stochastic Optimization*, NeurIPS 2020.
+    """
+
+    @property
+    def rate(self) -> float:
+        return 1.0
+
+    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return batch.estimate, batch.estimate
+
+
+@dataclass(frozen=True)
+class MSVR(_MovingAverage):
+    """A moving average that also follows the change of g between two steps.
+
+        u_i^t = (1 - gamma) u_i^{t-1} + gamma g_i(w_t) + kappa (g_i(w_t) - g_i(w_{t-1})),    gradient at u_i^t
+
+    Both estimates use the same inner batch; the second is passed as ``loss_fn(inner, index, previous=...)``. The
+    correction can make u negative, so there is no log form.
+
+    Args:
+        gamma: rate in (0, 1], or a schedule.
+        kappa: weight of the correction; theory asks for about n / B1, which is too large in practice.
+
+    Reference: Jiang et al., *Multi-block-Single-probe Variance Reduced Estimator*, NeurIPS 2022; SONX (2023) and
+    ALEXR (2023) share the term.
+    """
+
+    gamma: Gamma = 0.1
+    kappa: float = 0.1
+    needs_previous: ClassVar[bool] = True
+    log: ClassVar[bool | None] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.kappa >= 0 and math.isfinite(self.kappa)):
+            raise ValueError(f"kappa must be a finite number >= 0, got {self.kappa!r}")
+
+    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        assert batch.previous is not None
+        new = PLAIN.mix(old, batch.estimate, batch.rate) + self.kappa * (batch.estimate - batch.previous)
+        return new, new
+
+
+@dataclass(frozen=True)
+class SCENT(Rule):
+    """A rate of its own for every row, in log space: rows that are large move fast.
+
+        nu_i^t = nu_i + log(1 + alpha g_i) - log(1 + alpha exp(nu_i)),    gradient at nu_i^t
+
+    which is the moving average of exp(nu) with gamma_i = alpha u_i / (1 + alpha u_i). A row at g = 0 would never leave
+    it, so it takes the estimate as if it were new.
+
+    Args:
+        alpha: positive step size of the mirror descent on nu, or a schedule.
+
+    Reference: Wei et al., *A Geometry-Aware Efficient Algorithm for Compositional Entropic Risk Minimization*, 2026.
+    """
+
+    alpha: Gamma = 1.0
+    log: ClassVar[bool | None] = True
+
+    def __post_init__(self) -> None:
+        if not callable(self.alpha):
+            self.check_rate(self.alpha)
+
+    @property
+    def rate(self) -> Gamma:
+        return self.alpha
+
+    def check_rate(self, rate: float) -> float:
+        if not 0 < rate < math.inf:
+            raise ValueError(f"alpha of SCENT must be positive and finite, got {rate!r}")
+        return rate
+
+    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        scaled, zero = batch.space.scale, old.new_zeros(())
+        old = torch.where(old == -math.inf, batch.estimate, old)
+        gain = torch.logaddexp(zero, scaled(batch.estimate, batch.rate)) - torch.logaddexp(zero, scaled(old, batch.rate))
+        new = old + gain
+        return new, new
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named algorithm: a rule for the table, with or without a moving average of the gradient."""
+
+    rule_type: type[Rule]
+    momentum: bool
+
+    def rule(self, gamma: Gamma = 0.1) -> Rule:
+        """The rule at this rate (BSGD has none and ignores it)."""
+        return self.rule_type(gamma) if issubclass(self.rule_type, _MovingAverage) else self.rule_type()
+
+    def beta(self, beta: float = 0.1) -> float:
+        """The rate of the gradient's moving average: ``beta`` with momentum, 1 without."""
+        return beta if self.momentum else 1.0
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "SCGD": Method(SCGD, momentum=False),
+        "NASA": Method(NASA, momentum=True),
+        "SOAP": Method(SOAP, momentum=False),
+        "MOAP": Method(MOAP, momentum=True),
+        "BSGD": Method(BSGD, momentum=False),
+        "SOX": Method(SOX, momentum=True),
+    }
+)

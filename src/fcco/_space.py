@@ -1,0 +1,123 @@
+"""Arithmetic on inner values, held either as g (``PLAIN``) or as log g (``LOG``).
+
+The rules and the table are written once, in these few operations; the space says how each is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Rate = float | Tensor
+
+
+class Space(Protocol):
+    """What a rule may do with inner values."""
+
+    def value(self, number: float) -> float:
+        """How the plain number is held in this space."""
+        ...
+
+    def mix(self, old: Tensor, new: Tensor, rate: Rate) -> Tensor:
+        """(1 - rate) * old + rate * new."""
+        ...
+
+    def scale(self, values: Tensor, factor: Rate) -> Tensor:
+        """factor * values."""
+        ...
+
+    def decay(self, values: Tensor, log_factor: Tensor) -> Tensor:
+        """exp(log_factor) * values."""
+        ...
+
+    def floor(self, values: Tensor, other: Tensor, factor: Rate) -> Tensor:
+        """max(values, factor * other), in the space where dividing by ``values`` can overflow."""
+        ...
+
+    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
+        """Mean of the values that share a slot, weighted, one row a slot."""
+        ...
+
+    def carry(self, inner: Tensor, at: Tensor) -> Tensor:
+        """A tensor equal to ``at`` whose gradient reaches ``inner`` as if it were g."""
+        ...
+
+
+def _column(weight: Tensor, like: Tensor) -> Tensor:
+    return weight.unsqueeze(-1) if like.dim() == 2 else weight
+
+
+def _overwrite(carrier: Tensor, values: Tensor) -> Tensor:
+    """Change what a tensor holds, and not the graph behind it (which must not have saved it)."""
+    carrier.detach().copy_(values)
+    return carrier
+
+
+def _log(number: Rate) -> Rate:
+    if isinstance(number, Tensor):
+        return number.log()
+    return math.log(number) if number > 0 else -math.inf
+
+
+class _Plain:
+    def value(self, number: float) -> float:
+        return number
+
+    def mix(self, old: Tensor, new: Tensor, rate: Rate) -> Tensor:
+        return torch.lerp(old, new, rate)
+
+    def scale(self, values: Tensor, factor: Rate) -> Tensor:
+        return values * factor
+
+    def decay(self, values: Tensor, log_factor: Tensor) -> Tensor:
+        return values * log_factor.exp().to(values.dtype)
+
+    def floor(self, values: Tensor, other: Tensor, factor: Rate) -> Tensor:
+        return values
+
+    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
+        weighted = values * _column(weight, values)
+        sums = torch.zeros_like(values).index_add(0, slot, weighted)
+        return sums / _column(total.clamp(min=1), values)
+
+    def carry(self, inner: Tensor, at: Tensor) -> Tensor:
+        return _overwrite(inner.clone(), at)
+
+
+class _Log:
+    def value(self, number: float) -> float:
+        return _log(number)  # type: ignore[return-value]
+
+    def mix(self, old: Tensor, new: Tensor, rate: Rate) -> Tensor:
+        return torch.logaddexp(old + _log(1 - rate), new + _log(rate))
+
+    def scale(self, values: Tensor, factor: Rate) -> Tensor:
+        return values + _log(factor)
+
+    def decay(self, values: Tensor, log_factor: Tensor) -> Tensor:
+        return values + log_factor.to(values.dtype)
+
+    def floor(self, values: Tensor, other: Tensor, factor: Rate) -> Tensor:
+        return torch.maximum(values, other + _log(factor))
+
+    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
+        weighted = values + _column(weight.log(), values)
+        position = _column(slot, values).expand_as(values)
+        peak = torch.full_like(values, -math.inf).scatter_reduce(0, position, weighted, "amax")
+        peak = peak.clamp(min=torch.finfo(values.dtype).min)  # -inf - -inf is not a number
+        sums = torch.zeros_like(values).index_add(0, slot, (weighted - peak[slot]).exp())
+        return peak + (sums / _column(total.clamp(min=1), values)).log()
+
+    def carry(self, inner: Tensor, at: Tensor) -> Tensor:
+        with torch.no_grad():
+            ratio = (inner - at.clamp(min=torch.finfo(at.dtype).min)).exp()
+            absent = inner == -math.inf
+        # The fill stops the gradient where g = 0: there f may have none, and inf * 0 is not 0.
+        return _overwrite((inner * ratio).masked_fill(absent, 0.0), at)
+
+
+PLAIN: Space = _Plain()
+LOG: Space = _Log()

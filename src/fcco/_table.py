@@ -1,0 +1,188 @@
+"""The table: a running estimate u_i of every inner value g_i, and all else that outlives a step."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fcco._checks import reads_are_free
+from fcco._space import LOG, PLAIN, Rate, Space
+
+# exp of this is 0 in every dtype, while differences of it stay numbers, which -inf (gamma = 1) would not.
+_LOG_OF_NOTHING = -1000.0
+
+
+def positive_int(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    if number < 1 or isinstance(value, bool):
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+    return number
+
+
+class InnerTable(nn.Module):
+    """Buffers that hold u_1 ... u_n and which rows have been visited.
+
+    The buffers follow ``.to()``, ``state_dict``, ``deepcopy`` and pickling like any module's. Values are float32 at
+    least: casting a model to half precision leaves the table as it is, since a moving average at rate gamma is lost in
+    8 bits of mantissa. A table costs 4 bytes a value and 1 byte a row; ``visits`` (4 bytes instead of 1) and ``decays``
+    (8 bytes more) only where a rule asks for them.
+
+    Args:
+        n: number of rows.
+        dim: values a row.
+        log: rows hold log g rather than g.
+        visits: count the visits of each row rather than only mark it visited.
+        decays: rows shrink by 1 - rate at every write, whichever rows are written (see :class:`fcco.MOAP`).
+        dtype: float32 or float64.
+        device: where the buffers live.
+
+    Raises:
+        ValueError: n or dim is not positive, or dtype is too small.
+
+    >>> table = InnerTable(n=4)
+    >>> table.write(torch.tensor([2]), torch.tensor([0.5]))
+    >>> table.read(torch.tensor([1, 2]), cold=0.0)
+    tensor([0.0000, 0.5000])
+    """
+
+    u: Tensor
+    visits: Tensor
+    step: Tensor
+    in_log_space: Tensor
+    log_decay: Tensor
+    log_decay_at_write: Tensor
+
+    def __init__(
+        self,
+        n: int,
+        dim: int = 1,
+        log: bool = False,
+        *,
+        visits: bool = False,
+        decays: bool = False,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.n = positive_int("n", n)
+        self.dim = positive_int("dim", dim)
+        self.log = bool(log)
+        self.decays = decays
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"a table holds float32 or float64, got {dtype}")
+        shape = (self.n,) if self.dim == 1 else (self.n, self.dim)
+        # zeros() maps pages only when they are first written, so making 10^8 rows is immediate.
+        self.register_buffer("u", torch.zeros(shape, dtype=dtype, device=device))
+        self.register_buffer("visits", torch.zeros(self.n, dtype=torch.int32 if visits else torch.bool, device=device))
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=device))
+        self.register_buffer("in_log_space", torch.tensor(self.log, device=device))
+        if decays:
+            # [1], since torch.compile loses changes to 0-d float64 buffers.
+            self.register_buffer("log_decay", torch.zeros(1, dtype=torch.float64, device=device))
+            self.register_buffer("log_decay_at_write", torch.zeros(self.n, dtype=torch.float64, device=device))
+
+    @property
+    def space(self) -> Space:
+        return LOG if self.log else PLAIN
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}, dim={self.dim}, log={self.log}"
+
+    def read(self, rows: Tensor | None, cold: Tensor | float) -> Tensor:
+        """The values of ``rows`` (``None``: all of them), and ``cold`` where a row has never been written."""
+        values = self._take(self.u, rows)
+        if self.decays:
+            since_write = self.log_decay - self._take(self.log_decay_at_write, rows)
+            values = self.space.decay(values, since_write if self.dim == 1 else since_write.unsqueeze(1))
+        seen = self.visited(rows).bool()
+        if reads_are_free(seen) and seen.all():
+            return values
+        return torch.where(seen if self.dim == 1 else seen.unsqueeze(1), values, cold)
+
+    def visited(self, rows: Tensor | None) -> Tensor:
+        """How often each of ``rows`` has been written (only whether, unless the table counts visits)."""
+        return self._take(self.visits, rows)
+
+    def write(self, rows: Tensor | None, values: Tensor, rate: Rate = 0.0, where: Tensor | None = None) -> None:
+        """Set ``rows`` (``None``: all of them) to ``values``, as one step; a row given twice has one value.
+
+        Args:
+            rows: [B1], or None.
+            values: [B1] or [B1, dim].
+            rate: by how much all rows decay with this step, in a table that decays.
+            where: [B1] of bool; rows that are False everywhere keep what they hold.
+        """
+        self.step.add_(1)
+        if self.decays:
+            log_kept = torch.log1p(-torch.as_tensor(rate, dtype=torch.float64, device=self.u.device))
+            log_decay = self.log_decay + log_kept.clamp(min=_LOG_OF_NOTHING)
+            self._put(self.log_decay_at_write, rows, log_decay.expand(values.shape[0]), where)
+            self.log_decay.copy_(log_decay)
+        self._put(self.u, rows, values.detach(), where)
+        self._put(self.visits, rows, True if self.visits.dtype == torch.bool else self.visited(rows) + 1, where)
+
+    def promote(self, dtype: torch.dtype) -> None:
+        """Hold the values in ``dtype`` if it is wider than the present one."""
+        if dtype == torch.float64 and self.u.dtype != dtype:
+            self.u = self.u.to(dtype)
+
+    @staticmethod
+    def _take(buffer: Tensor, rows: Tensor | None) -> Tensor:
+        return buffer if rows is None else buffer.index_select(0, rows)
+
+    @staticmethod
+    def _put(buffer: Tensor, rows: Tensor | None, values: Tensor | bool, where: Tensor | None) -> None:
+        if where is not None:
+            kept = InnerTable._take(buffer, rows)
+            values = torch.where(where if kept.dim() == 1 else where.unsqueeze(1), values, kept)
+        if rows is None:
+            buffer[:] = values
+        elif isinstance(values, Tensor):
+            buffer.index_copy_(0, rows, values)
+        else:
+            buffer.index_fill_(0, rows, values)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> InnerTable:
+        def keep_precision(buffer: Tensor) -> Tensor:
+            moved = fn(buffer)
+            if not buffer.is_floating_point():
+                return moved
+            narrow = torch.finfo(moved.dtype).bits < 32 or (buffer is not self.u and moved.dtype != buffer.dtype)
+            return buffer.to(moved.device) if narrow else moved
+
+        return super()._apply(keep_precision, recurse)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        problem = self._mismatch(state_dict.get(prefix + "u"), state_dict.get(prefix + "in_log_space"))
+        if problem:
+            error_msgs.append(f"{prefix.rstrip('.') or 'table'}: {problem}")
+            return
+        if prefix + "u" in state_dict:
+            self.promote(state_dict[prefix + "u"].dtype)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def _mismatch(self, u: Tensor | None, in_log_space: Tensor | None) -> str | None:
+        if u is not None and u.shape != self.u.shape:
+            n, dim = u.shape[0], 1 if u.dim() == 1 else u.shape[1]
+            return f"the saved table has n={n}, dim={dim}, this one has n={self.n}, dim={self.dim}"
+        if in_log_space is not None and bool(in_log_space) != self.log:
+            return f"the saved table has log={bool(in_log_space)}, this one has log={self.log}"
+        return None

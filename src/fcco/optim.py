@@ -1,0 +1,113 @@
+"""The paper's optimizer. Any other of ``torch.optim`` works with fcco's losses just as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+__all__ = ["MovingAverageSGD"]
+
+Projection = Callable[[Tensor], Tensor]
+
+
+class MovingAverageSGD(Optimizer):
+    r"""Gradient descent along a moving average of the gradient.
+
+    .. math:: v \leftarrow (1 - \beta) v + \beta (G + \lambda w), \qquad w \leftarrow \Pi(w - \mathrm{lr} \cdot v), \qquad v_0 = 0
+
+    Unlike ``torch.optim.SGD(momentum=1 - beta)``, whose buffer adds up to 1/beta gradients, v is an average: to convert,
+    multiply SGD's lr by 1/beta. ``beta=1`` is plain (projected) gradient descent.
+
+    Args:
+        params: parameters, or dicts of parameter groups with options of their own.
+        lr: step size.
+        beta: rate of the moving average, in (0, 1].
+        weight_decay: adds ``weight_decay * w`` to the gradient.
+        projection: maps a parameter after its step to the nearest point of a closed convex set; applied to each
+            parameter of the group separately. It is not part of ``state_dict``.
+
+    Raises:
+        ValueError: an option outside its range.
+
+    >>> w = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = MovingAverageSGD([w], lr=0.5, beta=0.1)
+    >>> (2 * w).sum().backward()
+    >>> optimizer.step()
+    >>> w.data  # 1 - 0.5 * 0.1 * 2
+    tensor([0.9000])
+
+    Reference: Algorithm 1 of Wang and Yang, ICML 2022.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        beta: float = 0.1,
+        weight_decay: float = 0.0,
+        projection: Projection | None = None,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "beta": beta, "weight_decay": weight_decay, "projection": projection})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        group = {**self.defaults, **param_group}
+        if not group["lr"] >= 0:
+            raise ValueError(f"lr must be >= 0, got {group['lr']!r}")
+        if not 0 < group["beta"] <= 1:
+            raise ValueError(f"beta must be in (0, 1], got {group['beta']!r}")
+        if not group["weight_decay"] >= 0:
+            raise ValueError(f"weight_decay must be >= 0, got {group['weight_decay']!r}")
+        if group["projection"] is not None and not callable(group["projection"]):
+            raise ValueError(f"projection must be callable, got {group['projection']!r}")
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        # A function in a checkpoint could not be loaded with weights_only=True.
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group.pop("projection", None)
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        projections = [group["projection"] for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, projection in zip(self.param_groups, projections, strict=True):
+            group["projection"] = projection
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take a step; ``closure``, if given, recomputes the loss first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        if not params:
+            return
+        grads = [p.grad for p in params]
+        if any(grad.is_sparse for grad in grads):
+            raise RuntimeError("MovingAverageSGD averages every entry of a gradient, so it takes no sparse ones")
+        if group["weight_decay"] != 0:
+            grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
+        averages = [self._average(p) for p in params]
+        torch._foreach_lerp_(averages, grads, group["beta"])
+        torch._foreach_add_(params, averages, alpha=-group["lr"])
+        if group["projection"] is not None:
+            for p in params:
+                p.copy_(group["projection"](p))
+
+    def _average(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "average" not in state:
+            state["average"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state["average"]
