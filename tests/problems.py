@@ -55,7 +55,7 @@ class ExponentialProblem:
 class LeastSquaresProblem:
     """f_i(u) = (u - b_i)^2 / 2 of a noisy linear g_i: F is a least-squares problem with a known optimum.
 
-    The noise lies in the slopes, so that the mini-batch gradient is biased: its fixed point is that of ridge regression.
+    The noise lies in the slopes, so that the mini-batch gradient is biased: it solves a ridge regression instead.
     """
 
     def __init__(self, n=20, set_size=40, d=3, noise=1.0, seed=0):

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-import reference
 import torch
-from problems import ExponentialProblem
 
 import fcco
+import reference
 from fcco.optim import MovingAverageSGD
+from problems import ExponentialProblem
 
 STEPS, OUTER_BATCH, INNER_BATCH, ETA, BETA, GAMMA = 200, 4, 2, 0.05, 0.3, 0.2
 

@@ -1,8 +1,8 @@
 """Refusing bad input before any state changes.
 
-Shapes and dtypes are checked always. Checks on *values* raise at once, naming the value, in eager mode on the CPU; under
-``torch.compile`` and on accelerators they are asynchronous assertions, which neither branch on data nor wait for the
-device.
+Shapes and dtypes are checked always. Checks on *values* raise at once, naming the value, in eager mode on the CPU;
+under ``torch.compile`` and on accelerators they are asynchronous assertions, which neither branch on data nor wait for
+the device.
 """
 
 from __future__ import annotations
@@ -40,11 +40,9 @@ def check_inner(inner: Any, dim: int, name: str = "inner") -> Tensor:
     return inner
 
 
-def check_finite(inner: Tensor, log: bool, where: Tensor | None, name: str = "inner") -> None:
+def check_finite(inner: Tensor, log: bool, name: str = "inner") -> None:
     """Refuse NaN and infinities; -inf is legal in log space, where it means g = 0."""
     values = inner.detach()
-    if where is not None:
-        values = torch.where(where if values.dim() == 1 else where.unsqueeze(1), values, 0.0)
     if not reads_are_free(inner):
         legal = values < math.inf if log else values.isfinite()
         torch._assert_async(legal.all(), f"{name} is not finite")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fcco._checks import as_index, check_finite, check_inner, check_rows, check_where, reads_are_free, shape_of
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import SOX, Batch, Rule, is_per_row
-from fcco._space import Rate
+from fcco._space import Rate, as_column
 from fcco._table import InnerTable
 
 Outer = Callable[..., Tensor]
@@ -25,8 +25,9 @@ def takes_index(outer: Outer) -> bool:
     except ValueError:  # built-in functions such as torch.log do not tell
         return False
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in parameters.values() if p.kind in by_position and p.default is inspect.Parameter.empty]
-    return len(required) >= 2 or "index" in parameters
+    positional = [p for p in parameters.values() if p.kind in by_position]
+    required = [p for p in positional if p.default is inspect.Parameter.empty]
+    return len(required) >= 2 or any(p.name == "index" for p in positional[1:2])
 
 
 class CoupledLoss(nn.Module):
@@ -57,7 +58,8 @@ class CoupledLoss(nn.Module):
         - index: [B1] of ints in [0, n), the rows. A row that stands twice has its estimates averaged and is updated
           once; the gradient counts both.
         - previous: a second estimate, at the previous weights, for rules that ask for one (MSVR).
-        - where: [B1] of bool; positions that are False are padding: in neither the mean nor the table.
+        - where: [B1] of bool; positions that are False are padding, in neither the mean nor the table. What stands
+          there must still be a legal value, at which f is defined.
 
         In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself, and the table is
         neither used nor changed. Bad input (shapes, NaN, rows out of range, an empty batch) raises before any change.
@@ -128,12 +130,12 @@ class CoupledLoss(nn.Module):
         if self.rule.all_rows and inner.shape[0] == self.n:
             inner = _rows(inner, rows)
         _check_same_length(inner, rows)
-        check_finite(inner, self.log, where)
+        check_finite(inner, self.log)
         return _mean(self._f(inner.to(torch.promote_types(inner.dtype, torch.float32)), rows), where)
 
     def _step(self, inner: Tensor, rows: Tensor, previous: Tensor | None, where: Tensor | None) -> Tensor:
         table, rule = self.table, self.rule
-        may_repeat = self._check_values(inner, rows, previous, where)
+        may_repeat = self._check_values(inner, rows, previous)
         if inner.dtype != table.u.dtype:
             table.promote(inner.dtype)
             inner = inner.to(table.u.dtype)
@@ -158,7 +160,7 @@ class CoupledLoss(nn.Module):
         table.write(tracked, new, batch.rate, where)
         return loss
 
-    def _check_values(self, inner: Tensor, rows: Tensor, previous: Tensor | None, where: Tensor | None) -> bool:
+    def _check_values(self, inner: Tensor, rows: Tensor, previous: Tensor | None) -> bool:
         """Refuse what cannot be meant; return whether rows of ``inner`` may stand for the same row of the table."""
         if inner.device != self.table.u.device:
             raise ValueError(f"inner is on {inner.device}, the table on {self.table.u.device}: move one with .to()")
@@ -172,13 +174,12 @@ class CoupledLoss(nn.Module):
         if (previous is not None) != self.rule.needs_previous:
             verb = "needs" if self.rule.needs_previous else "takes no"
             raise ValueError(f"{type(self.rule).__name__} {verb} previous=, an estimate at the previous weights")
-        used = None if self.rule.all_rows else where
-        check_finite(inner, self.log, used)
+        check_finite(inner, self.log)
         if previous is not None:
             previous = check_inner(previous, self.dim, "previous")
             if previous.shape != inner.shape:
                 raise ValueError(f"previous must have inner's shape {shape_of(inner)}, got {shape_of(previous)}")
-            check_finite(previous, self.log, used, "previous")
+            check_finite(previous, self.log, "previous")
         return check_rows(rows, self.n) and not self.rule.all_rows
 
     def _batch(
@@ -194,13 +195,13 @@ class CoupledLoss(nn.Module):
             # On a row's first visit there was no previous step to correct for.
             previous = previous.detach().reshape(estimate.shape).to(estimate.dtype)
             seen = self.table.visited(tracked).bool()
-            previous = torch.where(seen if self.dim == 1 else seen.unsqueeze(1), previous, estimate)
+            previous = torch.where(as_column(seen, previous), previous, estimate)
         if repeats:
             estimate = repeats.mean(estimate, space)
             previous = previous if previous is None else repeats.mean(previous, space)
             distinct: Rate = repeats.distinct
         else:
-            distinct = estimate.shape[0] if where is None else where.sum().clamp(min=1)
+            distinct = estimate.shape[0] if where is None else where.to(estimate.dtype).sum().clamp(min=1)
         return Batch(estimate, previous, self._rate(tracked), self.n / distinct, space)
 
     def _rate(self, tracked: Tensor | None) -> Rate:
@@ -209,8 +210,8 @@ class CoupledLoss(nn.Module):
         if not callable(schedule):
             return schedule
         if is_per_row(schedule):
-            rate = schedule(table.visited(tracked)).to(table.u.dtype)
-            return rate if self.dim == 1 else rate.unsqueeze(1)
+            rate = torch.as_tensor(schedule(table.visited(tracked)))
+            return as_column(rate.to(table.u.dtype), table.u)
         if reads_are_free(table.step):
             return self.rule.check_rate(float(schedule(int(table.step))))
         return schedule(table.step.to(table.u.dtype))
@@ -229,7 +230,9 @@ def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:
     if rule.start is not None and init != rule.start:
         raise ValueError(f"{type(rule).__name__} starts from {rule.start}, so init cannot be {init!r}")
     if not math.isfinite(init) or (log and init < 0):
-        raise ValueError(f"init must be a finite value of g{', not negative in log space' if log else ''}, got {init!r}")
+        raise ValueError(
+            f"init must be a finite value of g{', not negative in log space' if log else ''}, got {init!r}"
+        )
     return init
 
 

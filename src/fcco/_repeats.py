@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fcco._space import Space
+from fcco._space import Space, as_column
 
 
 class Repeats(NamedTuple):
@@ -22,8 +22,9 @@ class Repeats(NamedTuple):
     total: Tensor
 
     def mean(self, values: Tensor, space: Space) -> Tensor:
-        """Each position's value replaced by the mean over its row."""
-        return space.group_mean(values, self.slot, self.weight, self.total)[self.slot]
+        """Each position's value replaced by the mean over its row; rows of padding alone keep theirs."""
+        means = space.group_mean(values, self.slot, self.weight, self.total)[self.slot]
+        return torch.where(as_column(self.present, values), means, values)
 
     @property
     def present(self) -> Tensor:
@@ -33,7 +34,7 @@ class Repeats(NamedTuple):
     @property
     def distinct(self) -> Tensor:
         """How many rows there are, at least 1."""
-        return (self.total > 0).sum().clamp(min=1)
+        return (self.total > 0).to(self.total.dtype).sum().clamp(min=1)
 
 
 def find_repeats(rows: Tensor, where: Tensor | None, dtype: torch.dtype) -> Repeats:

@@ -260,7 +260,9 @@ class SCENT(Rule):
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         scaled, zero = batch.space.scale, old.new_zeros(())
         old = torch.where(old == -math.inf, batch.estimate, old)
-        gain = torch.logaddexp(zero, scaled(batch.estimate, batch.rate)) - torch.logaddexp(zero, scaled(old, batch.rate))
+        gain = torch.logaddexp(zero, scaled(batch.estimate, batch.rate)) - torch.logaddexp(
+            zero, scaled(old, batch.rate)
+        )
         new = old + gain
         return new, new
 

@@ -46,8 +46,9 @@ class Space(Protocol):
         ...
 
 
-def _column(weight: Tensor, like: Tensor) -> Tensor:
-    return weight.unsqueeze(-1) if like.dim() == 2 else weight
+def as_column(row_values: Tensor, like: Tensor) -> Tensor:
+    """One value a row, in a shape that broadcasts against [B1] or [B1, dim]."""
+    return row_values.unsqueeze(1) if like.dim() == 2 else row_values
 
 
 def _overwrite(carrier: Tensor, values: Tensor) -> Tensor:
@@ -79,9 +80,9 @@ class _Plain:
         return values
 
     def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
-        weighted = values * _column(weight, values)
+        weighted = values * as_column(weight, values)
         sums = torch.zeros_like(values).index_add(0, slot, weighted)
-        return sums / _column(total.clamp(min=1), values)
+        return sums / as_column(total.clamp(min=1), values)
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         return _overwrite(inner.clone(), at)
@@ -104,12 +105,12 @@ class _Log:
         return torch.maximum(values, other + _log(factor))
 
     def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
-        weighted = values + _column(weight.log(), values)
-        position = _column(slot, values).expand_as(values)
+        weighted = values + as_column(weight.log(), values)
+        position = as_column(slot, values).expand_as(values)
         peak = torch.full_like(values, -math.inf).scatter_reduce(0, position, weighted, "amax")
         peak = peak.clamp(min=torch.finfo(values.dtype).min)  # -inf - -inf is not a number
         sums = torch.zeros_like(values).index_add(0, slot, (weighted - peak[slot]).exp())
-        return peak + (sums / _column(total.clamp(min=1), values)).log()
+        return peak + (sums / as_column(total.clamp(min=1), values)).log()
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         with torch.no_grad():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import reads_are_free
-from fcco._space import LOG, PLAIN, Rate, Space
+from fcco._space import LOG, PLAIN, Rate, Space, as_column
 
 # exp of this is 0 in every dtype, while differences of it stay numbers, which -inf (gamma = 1) would not.
 _LOG_OF_NOTHING = -1000.0
@@ -78,7 +78,6 @@ class InnerTable(nn.Module):
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a table holds float32 or float64, got {dtype}")
         shape = (self.n,) if self.dim == 1 else (self.n, self.dim)
-        # zeros() maps pages only when they are first written, so making 10^8 rows is immediate.
         self.register_buffer("u", torch.zeros(shape, dtype=dtype, device=device))
         self.register_buffer("visits", torch.zeros(self.n, dtype=torch.int32 if visits else torch.bool, device=device))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=device))
@@ -100,11 +99,11 @@ class InnerTable(nn.Module):
         values = self._take(self.u, rows)
         if self.decays:
             since_write = self.log_decay - self._take(self.log_decay_at_write, rows)
-            values = self.space.decay(values, since_write if self.dim == 1 else since_write.unsqueeze(1))
+            values = self.space.decay(values, as_column(since_write, values))
         seen = self.visited(rows).bool()
         if reads_are_free(seen) and seen.all():
             return values
-        return torch.where(seen if self.dim == 1 else seen.unsqueeze(1), values, cold)
+        return torch.where(as_column(seen, values), values, cold)
 
     def visited(self, rows: Tensor | None) -> Tensor:
         """How often each of ``rows`` has been written (only whether, unless the table counts visits)."""
@@ -141,7 +140,7 @@ class InnerTable(nn.Module):
     def _put(buffer: Tensor, rows: Tensor | None, values: Tensor | bool, where: Tensor | None) -> None:
         if where is not None:
             kept = InnerTable._take(buffer, rows)
-            values = torch.where(where if kept.dim() == 1 else where.unsqueeze(1), values, kept)
+            values = torch.where(as_column(where, kept), values, kept)
         if rows is None:
             buffer[:] = values
         elif isinstance(values, Tensor):

@@ -18,10 +18,10 @@ Projection = Callable[[Tensor], Tensor]
 class MovingAverageSGD(Optimizer):
     r"""Gradient descent along a moving average of the gradient.
 
-    .. math:: v \leftarrow (1 - \beta) v + \beta (G + \lambda w), \qquad w \leftarrow \Pi(w - \mathrm{lr} \cdot v), \qquad v_0 = 0
+    .. math:: v \leftarrow (1 - \beta) v + \beta (G + \lambda w), \qquad w \leftarrow \Pi(w - \mathrm{lr} \cdot v)
 
-    Unlike ``torch.optim.SGD(momentum=1 - beta)``, whose buffer adds up to 1/beta gradients, v is an average: to convert,
-    multiply SGD's lr by 1/beta. ``beta=1`` is plain (projected) gradient descent.
+    with v = 0 at first. Unlike ``torch.optim.SGD(momentum=1 - beta)``, whose buffer adds up to 1/beta gradients, v is an
+    average: to convert, multiply SGD's lr by 1/beta. ``beta=1`` is plain (projected) gradient descent.
 
     Args:
         params: parameters, or dicts of parameter groups with options of their own.
@@ -55,6 +55,7 @@ class MovingAverageSGD(Optimizer):
         super().__init__(params, {"lr": lr, "beta": beta, "weight_decay": weight_decay, "projection": projection})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, with options of its own where it names them."""
         group = {**self.defaults, **param_group}
         if not group["lr"] >= 0:
             raise ValueError(f"lr must be >= 0, got {group['lr']!r}")
@@ -67,6 +68,7 @@ class MovingAverageSGD(Optimizer):
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
+        """The averages and the options, without the projections."""
         # A function in a checkpoint could not be loaded with weights_only=True.
         state = super().state_dict()
         for group in state["param_groups"]:
@@ -74,13 +76,14 @@ class MovingAverageSGD(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``, with the projections given to this optimizer."""
         projections = [group["projection"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, projection in zip(self.param_groups, projections, strict=True):
             group["projection"] = projection
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step; ``closure``, if given, recomputes the loss first."""
         loss = None
         if closure is not None:
@@ -94,7 +97,7 @@ class MovingAverageSGD(Optimizer):
         params = [p for p in group["params"] if p.grad is not None]
         if not params:
             return
-        grads = [p.grad for p in params]
+        grads: Any = [p.grad for p in params]
         if any(grad.is_sparse for grad in grads):
             raise RuntimeError("MovingAverageSGD averages every entry of a gradient, so it takes no sparse ones")
         if group["weight_decay"] != 0:

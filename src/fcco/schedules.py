@@ -38,6 +38,7 @@ class Constant:
         _check_gamma("gamma", self.gamma)
 
     def __call__(self, step: int | Tensor) -> float:
+        """Gamma, whatever the step."""
         return self.gamma
 
 
@@ -62,6 +63,7 @@ class Cosine:
             raise ValueError(f"steps must be at least 1, got {self.steps!r}")
 
     def __call__(self, step: int | Tensor) -> float | Tensor:
+        """Gamma at a step."""
         if isinstance(step, Tensor):
             wave = torch.cos(math.pi * (step / self.steps).clamp(max=1.0))
             return self.final + (1 - self.final) * (1 + wave) / 2
@@ -86,4 +88,5 @@ class RunningMean:
             raise ValueError(f"floor must be in [0, 1], got {self.floor!r}")
 
     def __call__(self, visits: Tensor) -> Tensor:
+        """Gamma of rows that have been visited so often before."""
         return (1.0 / (visits + 1)).clamp(min=self.floor)

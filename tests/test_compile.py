@@ -1,0 +1,125 @@
+"""Compiled, on an accelerator, and in mixed precision."""
+
+import math
+
+import pytest
+import torch
+
+import fcco
+from cases import CASES, case_id, make_batch, make_loss, run, state
+
+COMPILED_CASES = [case for case in CASES if case[2] == 2]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled_equals_eager(case, backend):
+    eager, compiled = make_loss(case), make_loss(case)
+    step = torch.compile(compiled, fullgraph=True, backend=backend)
+    for seed, rows in enumerate([[0, 1, 2, 3], [3, 3, 7, 0], [9, 8, 9, 9], [2, 4, 6, 8]]):
+        inner, index, extra = make_batch(case, seed=seed, rows=rows, dtype=torch.float32)
+        same = inner.detach().clone().requires_grad_()
+        expected = eager(inner, index, **extra)
+        expected.backward()
+        loss = step(same, index, **extra)
+        loss.backward()
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(same.grad, inner.grad)
+    torch.testing.assert_close(state(compiled), state(eager))
+
+
+@pytest.mark.parametrize("case", COMPILED_CASES, ids=case_id)
+def test_one_graph_without_breaks(case):
+    compiled_equals_eager(case, backend="aot_eager")
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("rule", [fcco.SOX(0.3), fcco.MOAP(0.3)], ids=str)
+def test_inductor(rule, log):
+    compiled_equals_eager((rule, log, 2), backend="inductor")
+
+
+def test_steps_do_not_recompile():
+    counter = torch._dynamo.testing.CompileCounter()
+    loss_fn = make_loss((fcco.SOX(fcco.schedules.Cosine(0.1, 10)), False, 1))
+    step = torch.compile(loss_fn, fullgraph=True, backend=counter)
+    for seed in range(5):
+        inner, index, _ = make_batch((loss_fn.rule, False, 1), seed=seed, dtype=torch.float32)
+        step(inner, index)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(("inner", "index"), [([1.0, math.nan], [0, 1]), ([1.0, 2.0], [0, 10])])
+def test_compiled_checks_raise_and_change_nothing(inner, index):
+    loss_fn = make_loss((fcco.SOX(0.3), False, 1))
+    step = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")
+    with pytest.raises((RuntimeError, IndexError)):
+        step(torch.tensor(inner, requires_grad=True), torch.tensor(index))
+    assert not loss_fn.table.visits.any()
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_never_waits_for_the_device(case):
+    """On the meta device there is no data, so any attempt to look at a value raises."""
+    loss_fn = make_loss(case).to("meta")
+    for seed in range(3):
+        inner, index, extra = make_batch(case, seed=seed, dtype=torch.float32)
+        inner = inner.detach().to("meta").requires_grad_()
+        loss = loss_fn(inner, index.to("meta"), **{k: v.to("meta") for k, v in extra.items()})
+        loss.backward()
+        assert inner.grad.shape == inner.shape
+
+
+def test_another_device_than_the_table_is_named():
+    loss_fn = make_loss((fcco.SOX(0.3), False, 1))
+    with pytest.raises(ValueError, match=r"inner is on meta, the table on cpu: move one with \.to\(\)"):
+        loss_fn(torch.ones(2, device="meta"), [0, 1])
+
+
+@pytest.mark.parametrize("case", [(fcco.SOX(0.3), False, 1), (fcco.SOX(0.3), True, 2)], ids=case_id)
+def test_autocast(case):
+    """A bfloat16 model, a float32 table, and gradients that agree with float32 to bfloat16's accuracy."""
+    _, log, dim = case
+    torch.manual_seed(0)
+    x, index = torch.rand(6, 8), torch.arange(6)
+    gradients = {}
+    for enabled in (False, True):
+        torch.manual_seed(1)
+        model, loss_fn = torch.nn.Linear(8, dim), make_loss(case)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            inner = model(x)
+            loss = loss_fn(inner if log else inner.exp(), index)
+        loss.backward()
+        assert loss.dtype == loss_fn.table.u.dtype == torch.float32
+        gradients[enabled] = model.weight.grad
+    torch.testing.assert_close(gradients[True], gradients[False], rtol=0.05, atol=0.02)
+
+
+def test_grad_scaler():
+    case = (fcco.SOX(0.3), False, 1)
+    weights = []
+    for enabled in (False, True):
+        loss_fn, w = make_loss(case), torch.nn.Parameter(torch.tensor(1.0))
+        optimizer = fcco.optim.MovingAverageSGD([w], lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+        for seed in range(4):
+            inner, index, _ = make_batch(case, seed=seed, dtype=torch.float32)
+            optimizer.zero_grad()
+            scaler.scale(loss_fn(inner.detach() * w, index)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        weights.append(w.item())
+    assert weights[0] == pytest.approx(weights[1], rel=1e-6)
+    assert weights[0] != 1.0
+
+
+def test_float64_compiles():
+    case = (fcco.SOX(0.3), False, 2)
+    loss_fn = make_loss(case).double()
+    values = run(torch.compile(loss_fn, fullgraph=True, backend="aot_eager"), case)
+    torch.testing.assert_close(values, run(make_loss(case), case), rtol=1e-12, atol=1e-12)

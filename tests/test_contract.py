@@ -1,0 +1,325 @@
+"""What every rule must satisfy, in every space and dimension."""
+
+import copy
+import io
+import math
+import pickle
+
+import pytest
+import torch
+
+import fcco
+from cases import CASES, OUTER, case_id, make_batch, make_loss, run, same, state
+
+
+@pytest.fixture(params=CASES, ids=case_id)
+def case(request):
+    return request.param
+
+
+def tracks_batches(case):
+    """Whether a row converges to its estimate when its batch is repeated (MOAP's rows are scaled by n / B1)."""
+    return not isinstance(case[0], fcco.MOAP)
+
+
+def exact(case, inner, index):
+    """The gradient of the plug-in objective on the given rows, by autograd."""
+    rule, log, dim = case
+    inner = inner.detach().clone().requires_grad_()
+    value = OUTER[log, dim](inner[index] if rule.all_rows else inner).mean()
+    value.backward()
+    return value.detach(), inner.grad
+
+
+class TestGradient:
+    def test_full_first_batch_is_exact(self, case):
+        """Before there is any memory, a full batch gives the exact objective and its gradient."""
+        if isinstance(case[0], fcco.MOAP):
+            case = (fcco.MOAP(gamma=1.0), *case[1:])
+        inner, index, extra = make_batch(case, batch=10)
+        loss = make_loss(case)(inner, index, **extra)
+        loss.backward()
+        value, gradient = exact(case, inner, index)
+        torch.testing.assert_close(loss.detach(), value, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(inner.grad, gradient, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("rule", [fcco.SOAP(1.0), fcco.MOAP(1.0), fcco.BSGD(), fcco.SCGD(1.0), fcco.NASA(1.0)])
+    @pytest.mark.parametrize("log", [False, True])
+    def test_gamma_one_forgets(self, rule, log):
+        """With gamma = 1, full batches give the exact gradient at every step, whatever came before."""
+        case = (rule, log, 2)
+        loss_fn = make_loss(case)
+        for seed in range(3):
+            inner, index, extra = make_batch(case, batch=10, seed=seed)
+            loss_fn(inner, index, **extra).backward()
+            torch.testing.assert_close(inner.grad, exact(case, inner, index)[1], rtol=1e-12, atol=1e-12)
+
+    def test_gamma_one_sox_lags_one_step(self):
+        """SOX with gamma = 1 differentiates at the previous estimate, by definition."""
+        loss_fn = fcco.CoupledLoss(torch.log, 1, rule=fcco.SOX(gamma=1.0))
+        loss_fn(torch.tensor([2.0], requires_grad=True), [0])
+        inner = torch.tensor([8.0], requires_grad=True)
+        loss = loss_fn(inner, [0])
+        loss.backward()
+        assert inner.grad.item() == 1 / 2
+        assert loss.item() == pytest.approx(math.log(8))
+
+    def test_linear_in_the_incoming_gradient(self, case):
+        loss_fn = make_loss(case)
+        inner, index, extra = make_batch(case)
+        other = copy.deepcopy(loss_fn)
+        loss_fn(inner, index, **extra).backward()
+        scaled = inner.detach().clone().requires_grad_()
+        (other(scaled, index, **extra) * 1024).backward()
+        torch.testing.assert_close(scaled.grad, inner.grad * 1024, rtol=1e-14, atol=0)
+
+    def test_reaches_through_the_model(self, case):
+        """The gradient of a parameter is the chain rule's."""
+        inner, index, extra = make_batch(case)
+        weight = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+        make_loss(case)(inner.detach() * weight, index, **extra).backward()
+        direct = (inner.detach() * 1.5).requires_grad_()
+        make_loss(case)(direct, index, **extra).backward()
+        torch.testing.assert_close(weight.grad, (direct.grad * inner.detach()).sum())
+
+
+class TestValue:
+    def test_repeated_batch_converges_to_f(self, case):
+        if not tracks_batches(case):
+            pytest.skip("MOAP's rows are scaled by n / B1, so only sampling at random makes them right")
+        loss_fn = make_loss(case)
+        run(loss_fn, case, steps=2)
+        inner, index, extra = make_batch(case, seed=5)
+        extra = {"previous": inner.detach()} if extra else {}
+        for _ in range(200):
+            loss = loss_fn(inner, index, **extra)
+        if getattr(case[0], "gamma", None) == fcco.schedules.RunningMean():
+            # A mean over all 202 visits forgets at the rate 1 / visits and no faster.
+            torch.testing.assert_close(loss.detach(), exact(case, inner, index)[0], rtol=0.02, atol=0.02)
+        else:
+            torch.testing.assert_close(loss.detach(), exact(case, inner, index)[0], rtol=1e-9, atol=1e-9)
+
+    def test_is_f_at_the_new_rows(self, case):
+        loss_fn = make_loss(case)
+        run(loss_fn, case)
+        inner, index, extra = make_batch(case, seed=9)
+        loss = loss_fn(inner, index, **extra)
+        rows = loss_fn.table.read(index, cold=math.nan)
+        torch.testing.assert_close(loss.detach(), OUTER[case[1], case[2]](rows).mean(), rtol=1e-14, atol=1e-14)
+
+    @pytest.mark.parametrize("mode", ["eval", "no_grad", "inference_mode"])
+    def test_without_training_is_stateless(self, case, mode):
+        loss_fn = make_loss(case)
+        run(loss_fn, case)
+        before = state(loss_fn)
+        inner, index, extra = make_batch(case, seed=9)
+        if mode == "eval":
+            loss = loss_fn.eval()(inner, index, **extra)
+        else:
+            with getattr(torch, mode)():
+                loss = loss_fn(inner, index, **extra)
+        torch.testing.assert_close(loss.detach(), exact(case, inner, index)[0])
+        assert same(before, state(loss_fn))
+
+    def test_eval_on_rows_that_do_not_exist(self, case):
+        """Validation data has indices that mean nothing to the table."""
+        loss_fn = make_loss(case).eval()
+        inner, _, _ = make_batch((fcco.BSGD(), *case[1:]))
+        assert loss_fn(inner, torch.tensor([10**6, 3, 3, -5])).isfinite()
+
+
+class TestBatch:
+    def test_order_does_not_matter(self, case):
+        first, second = make_loss(case), make_loss(case)
+        for seed in range(4):
+            inner, index, extra = make_batch(case, seed=seed, rows=[1, 4, 4, 7, 1, 0] if seed % 2 else None)
+            order = torch.randperm(len(index), generator=torch.Generator().manual_seed(seed))
+            loss = first(inner, index, **extra)
+            loss.backward()
+            moved = slice(None) if case[0].all_rows else order
+            shuffled = inner.detach()[moved].clone().requires_grad_()
+            shuffled_loss = second(shuffled, index[order], **{k: v[moved] for k, v in extra.items()})
+            shuffled_loss.backward()
+            torch.testing.assert_close(shuffled_loss, loss, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(shuffled.grad, inner.grad[moved], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(state(first), state(second), rtol=1e-12, atol=1e-12)
+
+    def test_repeated_rows_are_averaged_once(self, case):
+        """A row twice is one row whose estimate is the mean of g; the gradient counts both."""
+        if case[0].all_rows:
+            pytest.skip("estimates of all rows come in row order, one each")
+        log = case[1]
+        twice, once = make_loss(case), make_loss(case)
+        run(twice, case)
+        run(once, case)
+        inner, index, extra = make_batch(case, rows=[3, 5, 3], seed=9)
+        g = inner.detach().exp() if log else inner.detach()
+        mean = torch.stack([(g[0] + g[2]) / 2, g[1]])
+        mean = mean.log() if log else mean
+        extra_mean = {k: torch.stack([(v[0] + v[2]) / 2, v[1]]) for k, v in extra.items()}
+        once(mean.requires_grad_(), torch.tensor([3, 5]), **extra_mean)
+        twice(inner, index, **extra).backward()
+        torch.testing.assert_close(state(twice), state(once), rtol=1e-12, atol=1e-12)
+        same_weight = inner.grad[0] * (g[2] / g[0] if log else 1.0)
+        torch.testing.assert_close(inner.grad[2], same_weight, rtol=1e-12, atol=1e-12)
+
+    def test_padding_changes_nothing(self, case):
+        if case[0].all_rows:
+            pytest.skip("estimates of all rows come in row order, one each")
+        padded, plain = make_loss(case), make_loss(case)
+        for seed in range(4):
+            inner, index, extra = make_batch(case, seed=seed, rows=[2, 6, 2, 9, 6])
+            where = torch.tensor([True, True, False, False, True])
+            loss = padded(inner, index, where=where, **extra)
+            loss.backward()
+            kept = inner.detach()[where].requires_grad_()
+            plain_loss = plain(kept, index[where], **{k: v[where] for k, v in extra.items()})
+            plain_loss.backward()
+            torch.testing.assert_close(loss, plain_loss, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(inner.grad[where], kept.grad, rtol=1e-12, atol=1e-12)
+            assert not inner.grad[~where].any()
+        torch.testing.assert_close(state(padded), state(plain), rtol=1e-12, atol=1e-12)
+
+    def test_all_padding_is_a_zero_with_a_graph(self, case):
+        loss_fn = make_loss(case)
+        run(loss_fn, case)
+        before = loss_fn.table.read(None, cold=-1.0)
+        inner, index, extra = make_batch(case)
+        loss = loss_fn(inner, index, where=torch.zeros(4, dtype=torch.bool), **extra)
+        loss.backward()
+        assert loss.item() == 0
+        assert not inner.grad.any()
+        if not (case[0].all_rows or case[0].decays):
+            assert torch.equal(before, loss_fn.table.read(None, cold=-1.0))
+
+    def test_micro_batches_of_other_rows_equal_one_batch(self, case):
+        """Gradient accumulation: halves of a batch, each at half weight."""
+        rule = case[0]
+        if rule.all_rows or rule.decays or callable(rule.rate):
+            pytest.skip("every call is a step, which these count")
+        whole, halves = make_loss(case), make_loss(case)
+        for seed in range(4):
+            inner, index, extra = make_batch(case, seed=seed)
+            whole(inner, index, **extra).backward()
+            again = inner.detach().clone().requires_grad_()
+            for part in (slice(0, 2), slice(2, 4)):
+                (halves(again[part], index[part], **{k: v[part] for k, v in extra.items()}) / 2).backward()
+            torch.testing.assert_close(again.grad, inner.grad, rtol=1e-12, atol=1e-12)
+        assert torch.equal(whole.table.u, halves.table.u)
+
+
+class TestState:
+    def test_checkpoint_continues_bit_for_bit(self, case):
+        loss_fn = make_loss(case)
+        run(loss_fn, case, steps=5)
+        file = io.BytesIO()
+        torch.save(loss_fn.state_dict(), file)
+        expected = run(loss_fn, case, steps=5, first=5)
+        resumed = make_loss(case)
+        resumed.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+        assert all(map(torch.equal, run(resumed, case, steps=5, first=5), expected))
+        assert same(state(resumed), state(loss_fn))
+
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+    def test_copies_are_independent(self, case, duplicate):
+        loss_fn = make_loss(case)
+        run(loss_fn, case, steps=3)
+        before, twin = state(loss_fn), duplicate(loss_fn)
+        run(twin, case, steps=3, first=3)
+        assert same(before, state(loss_fn))
+        run(loss_fn, case, steps=3, first=3)
+        assert same(state(loss_fn), state(twin))
+
+    def test_bad_input_changes_nothing(self, case):
+        loss_fn = make_loss(case)
+        run(loss_fn, case)
+        before = state(loss_fn)
+        inner, index, extra = make_batch(case)
+        poisoned = inner.detach().clone()
+        poisoned.view(-1)[-1] = math.nan
+        for bad_inner, bad_index in [(poisoned, index), (inner, index + 100), (inner, -1 - index)]:
+            with pytest.raises((ValueError, IndexError)):
+                loss_fn(bad_inner, bad_index, **extra)
+        assert same(before, state(loss_fn))
+
+
+class TestDtypes:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_keeps_the_dtype(self, case, dtype):
+        loss_fn = make_loss(case)
+        values = run(loss_fn, case, dtype=dtype)
+        assert all(value.dtype == dtype for value in values)
+        assert loss_fn.table.u.dtype == dtype
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision_is_tracked_in_float32(self, case, dtype):
+        loss_fn = make_loss(case).to(dtype)
+        inner, index, extra = make_batch(case, dtype=dtype)
+        loss = loss_fn(inner, index, **extra)
+        loss.backward()
+        assert (loss.dtype, loss_fn.table.u.dtype, inner.grad.dtype) == (torch.float32, torch.float32, dtype)
+
+    def test_float32_agrees_with_float64(self, case):
+        narrow, wide = run(make_loss(case), case, dtype=torch.float32), run(make_loss(case), case)
+        torch.testing.assert_close([value.double() for value in narrow], wide, rtol=2e-4, atol=2e-5)
+
+
+LOG_CASES = [case for case in CASES if case[1]]
+
+
+class TestLogSpace:
+    @pytest.mark.parametrize("case", LOG_CASES, ids=case_id)
+    @pytest.mark.parametrize("shift", [-1e4, 1e4])
+    def test_huge_values(self, case, shift):
+        """A common factor e^shift changes neither ratio nor gradient, and nothing overflows."""
+        if isinstance(case[0], fcco.SCENT):
+            pytest.skip("SCENT's rate depends on the size of u")
+        near, far = make_loss(case), make_loss(case)
+        for seed in range(3):
+            inner, index, extra = make_batch(case, seed=seed)
+            moved = (inner.detach() + shift).requires_grad_()
+            near_loss, far_loss = near(inner, index, **extra), far(moved, index, **extra)
+            near_loss.backward()
+            far_loss.backward()
+            torch.testing.assert_close(moved.grad, inner.grad, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(far_loss, near_loss + (shift if case[2] == 1 else 0), rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("case", LOG_CASES, ids=case_id)
+    def test_jumps_of_any_size_stay_finite(self, case):
+        loss_fn = make_loss(case)
+        for height in (0.0, 1e4, -1e4, 0.0, 80.0, -80.0):
+            inner, index, extra = make_batch(case, batch=10)
+            inner = (inner.detach() + height).requires_grad_()
+            loss = loss_fn(inner, index, **extra)
+            loss.backward()
+            assert loss.isfinite()
+            assert inner.grad.isfinite().all()
+
+    @pytest.mark.parametrize("case", LOG_CASES, ids=case_id)
+    def test_absent_neighbours_carry_no_gradient(self, case):
+        """-inf, g = 0, is data: it moves u, has no gradient, and never makes a NaN."""
+        loss_fn = make_loss(case)
+        for seed in range(6):
+            inner, index, extra = make_batch(case, seed=seed, rows=[0, 1, 2])
+            with torch.no_grad():
+                (inner if case[2] == 1 else inner[:, 0])[seed % 3] = -math.inf
+            loss_fn(inner, index, **extra).backward()
+            assert inner.grad.isfinite().all()
+            assert not inner.grad[inner == -math.inf].any()
+            assert not loss_fn.table.u.isnan().any()
+
+    def test_absent_where_f_has_no_derivative(self):
+        """f = sqrt has an infinite slope at 0; the gradient there is still none."""
+        loss_fn = fcco.CoupledLoss(lambda log_u: log_u.exp().sqrt(), 2, rule=fcco.SOAP(0.5), log=True)
+        inner = torch.tensor([-math.inf, 0.0], requires_grad=True)
+        loss_fn(inner, [0, 1]).backward()
+        assert inner.grad.tolist() == [0.0, 0.25]
+
+    def test_safeguard_bounds_the_weight(self):
+        """With f = log the gradient's weight is g / u <= 1 / gamma, where the paper's letter has e^30."""
+        for safeguard, largest in [(True, 1 / 0.1), (False, math.exp(30))]:
+            loss_fn = fcco.CoupledLoss(lambda u: u, 1, rule=fcco.SOX(0.1, safeguard=safeguard), log=True)
+            loss_fn(torch.tensor([0.0], requires_grad=True), [0])
+            inner = torch.tensor([30.0], requires_grad=True)
+            loss_fn(inner, [0]).backward()
+            assert inner.grad.item() == pytest.approx(largest, rel=1e-4)

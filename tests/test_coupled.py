@@ -1,0 +1,257 @@
+"""What CoupledLoss does beyond the rules' contract: outer functions of every kind, starts, and errors."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import fcco
+
+
+def half_square(u):
+    return u.square() / 2
+
+
+class TestOuter:
+    def test_takes_u_alone(self):
+        loss_fn = fcco.CoupledLoss(half_square, 3)
+        assert loss_fn(torch.tensor([2.0, 4.0]), [0, 1]).item() == (2.0 + 8.0) / 2
+
+    def test_takes_the_index(self):
+        loss_fn = fcco.CoupledLoss(lambda u, index: u * index, 5)
+        assert loss_fn(torch.tensor([2.0, 4.0]), [3, 1]).item() == (6.0 + 4.0) / 2
+
+    def test_takes_the_index_by_name(self):
+        def outer(u, index=None):
+            return u * index
+
+        assert fcco.CoupledLoss(outer, 5)(torch.tensor([2.0]), [3]).item() == 6.0
+
+    def test_options_with_defaults_are_left_alone(self):
+        loss_fn = fcco.CoupledLoss(lambda u, power=3: u**power, 5)
+        assert loss_fn(torch.tensor([2.0]), [3]).item() == 8.0
+
+    @pytest.mark.parametrize("outer", [torch.log, torch.Tensor.log, torch.special.log1p])
+    def test_may_be_a_built_in(self, outer):
+        assert fcco.CoupledLoss(outer, 2)(torch.ones(2), [0, 1]).isfinite()
+
+    def test_vector_argument(self):
+        seen = []
+        loss_fn = fcco.CoupledLoss(lambda u: seen.append(u.shape) or u.sum(1), 4, dim=3)
+        loss_fn(torch.ones(2, 3), [0, 1])
+        assert set(seen) == {(2, 3)}
+
+    @pytest.mark.parametrize("shape", [(2,), (2, 1)])
+    def test_scalar_argument_has_one_dimension(self, shape):
+        seen = []
+        loss_fn = fcco.CoupledLoss(lambda u: seen.append(u.shape) or u, 4)
+        inner = torch.ones(shape, requires_grad=True)
+        loss_fn(inner, [0, 1]).backward()
+        assert set(seen) == {(2,)}
+        assert inner.grad.shape == shape
+
+    def test_module_with_parameters_is_trained(self):
+        """f's own parameters receive the gradient of f at the rows it is differentiated at."""
+
+        class Scale(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.tensor(3.0))
+
+            def forward(self, u):
+                return self.scale * u
+
+        loss_fn = fcco.CoupledLoss(Scale(), 2, rule=fcco.SOAP(0.5))
+        loss_fn(torch.tensor([2.0, 4.0], requires_grad=True), [0, 1]).backward()
+        assert loss_fn.outer.scale.grad.item() == 3.0
+        assert "outer.scale" in loss_fn.state_dict()
+
+    def test_stochastic_outer_is_unbiased(self):
+        """f(u; iota) on a sample: the mean of the gradient over all samples is the gradient of f = E f(.; iota)."""
+        slopes = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
+        gradients = []
+        for slope in slopes:
+            loss_fn = fcco.CoupledLoss(lambda u, slope=slope: slope * u.square(), 2, rule=fcco.SOX(0.1))
+            inner = torch.tensor([1.5, 0.5], dtype=torch.float64, requires_grad=True)
+            loss_fn(inner, [0, 1]).backward()
+            gradients.append(inner.grad)
+        expected = slopes.mean() * 2 * torch.tensor([1.5, 0.5], dtype=torch.float64) / 2
+        torch.testing.assert_close(torch.stack(gradients).mean(0), expected, rtol=1e-14, atol=0)
+
+    def test_random_outer_sees_fresh_noise(self):
+        torch.manual_seed(0)
+        loss_fn = fcco.CoupledLoss(lambda u: u * torch.rand_like(u), 2)
+        values = {loss_fn(torch.ones(2), [0, 1]).item() for _ in range(5)}
+        assert len(values) == 5
+
+    @pytest.mark.parametrize("bad", [lambda u: u.sum(), lambda u: u.unsqueeze(1), lambda u: 3.0])
+    def test_wrong_result_is_refused_before_any_change(self, bad):
+        loss_fn = fcco.CoupledLoss(bad, 4)
+        with pytest.raises(ValueError, match=r"outer must map \[2\] to \[2\], got"):
+            loss_fn(torch.ones(2), [0, 1])
+        assert not loss_fn.table.visits.any()
+
+    def test_outer_that_fails_changes_nothing(self):
+        def outer(u):
+            raise RuntimeError("no such f")
+
+        loss_fn = fcco.CoupledLoss(outer, 4)
+        with pytest.raises(RuntimeError, match="no such f"):
+            loss_fn(torch.ones(2), [0, 1])
+        assert not loss_fn.table.visits.any()
+        assert loss_fn.table.step == 0
+
+
+class TestStart:
+    @pytest.mark.parametrize("log", [False, True])
+    def test_first_visit_takes_the_estimate(self, log):
+        loss_fn = fcco.CoupledLoss(half_square, 3, rule=fcco.SOX(0.1), log=log)
+        loss_fn(torch.tensor([0.7]), [1])
+        torch.testing.assert_close(loss_fn.table.u, torch.tensor([0.0, 0.7, 0.0]))
+
+    def test_no_value_of_u_is_a_sentinel(self):
+        """A row that holds zero has been visited as much as any other."""
+        loss_fn = fcco.CoupledLoss(half_square, 1, rule=fcco.SOX(0.5))
+        loss_fn(torch.tensor([0.0]), [0])
+        loss_fn(torch.tensor([1.0]), [0])
+        assert loss_fn.table.u.item() == 0.5
+
+    def test_zeros_of_the_published_code(self):
+        loss_fn = fcco.CoupledLoss(half_square, 1, rule=fcco.SOX(0.1), init=0.0)
+        inner = torch.tensor([1.0], requires_grad=True)
+        loss_fn(inner, [0]).backward()
+        assert loss_fn.table.u.item() == pytest.approx(0.1)
+        assert inner.grad.item() == 0.0
+
+    def test_zero_in_log_space(self):
+        loss_fn = fcco.CoupledLoss(lambda log_u: log_u, 1, rule=fcco.SOX(0.1), log=True, init=0.0)
+        inner = torch.tensor([2.0], requires_grad=True)
+        loss_fn(inner, [0]).backward()
+        assert loss_fn.table.u.item() == pytest.approx(2.0 + math.log(0.1))
+        assert inner.grad.item() == pytest.approx(1 / 0.1)
+
+    def test_moap_starts_from_zero(self):
+        loss_fn = fcco.CoupledLoss(half_square, 10, rule=fcco.MOAP(0.1))
+        loss_fn(torch.tensor([1.0, 1.0]), [3, 4])
+        assert loss_fn.table.u[3].item() == pytest.approx(0.1 * 10 / 2)
+
+    def test_moap_is_unbiased(self):
+        """By enumeration: over all pairs of rows, the mean of u after one step from zero is gamma * g."""
+        g = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+        tables = []
+        pairs = [(i, j) for i in range(4) for j in range(4)]  # drawn with replacement, so some rows stand twice
+        for i, j in pairs:
+            loss_fn = fcco.CoupledLoss(half_square, 4, rule=fcco.MOAP(0.3))
+            loss_fn(g[[i, j]], [i, j])
+            tables.append(loss_fn.table.read(None, cold=0.0))
+        torch.testing.assert_close(torch.stack(tables).mean(0), 0.3 * g, rtol=1e-14, atol=0)
+
+
+class TestErrors:
+    @pytest.fixture
+    def loss_fn(self):
+        return fcco.CoupledLoss(half_square, 10)
+
+    @pytest.mark.parametrize(
+        ("inner", "index", "error", "message"),
+        [
+            (torch.ones(2), [0, 10], IndexError, r"index\[1\] is 10, outside the table's rows 0 to 9"),
+            (torch.ones(2), [-1, 3], IndexError, r"index\[0\] is -1"),
+            (torch.ones(3), [0, 1], ValueError, r"inner \[3\] and index \[2\] differ in length"),
+            (torch.ones(2, 2), [0, 1], ValueError, r"inner must have the shape \[B1\], got \[2, 2\]"),
+            (torch.ones(()), [0], ValueError, r"inner must have the shape \[B1\], got \[\]"),
+            (torch.ones(0), torch.zeros(0, dtype=torch.int64), ValueError, "the batch is empty"),
+            (torch.ones(1), [], TypeError, "index must be of an integer dtype"),
+            (torch.ones(2), [[0, 1]], ValueError, r"index must have the shape \[B1\], got \[1, 2\]"),
+            (torch.ones(2), [0.0, 1.0], TypeError, "index must be of an integer dtype, got torch.float32"),
+            (torch.ones(2), [True, False], TypeError, "index must be of an integer dtype, got torch.bool"),
+            (torch.tensor([1.0, math.nan]), [0, 1], ValueError, r"inner\[1\] is nan"),
+            (torch.tensor([-math.inf, 1.0]), [0, 1], ValueError, r"inner\[0\] is -inf"),
+            (torch.ones(2, dtype=torch.int64), [0, 1], TypeError, "inner must be of a floating dtype"),
+            ([1.0, 2.0], [0, 1], TypeError, "inner must be a tensor, got list"),
+        ],
+    )
+    def test_says_which_value(self, loss_fn, inner, index, error, message):
+        with pytest.raises(error, match=message):
+            loss_fn(inner, index)
+        assert loss_fn.table.step == 0
+        assert not loss_fn.table.visits.any()
+
+    def test_names_the_entry_of_a_matrix(self):
+        loss_fn = fcco.CoupledLoss(lambda u: u.sum(1), 10, dim=2)
+        with pytest.raises(ValueError, match=r"inner\[0, 1\] is inf"):
+            loss_fn(torch.tensor([[1.0, math.inf]]), [0])
+        with pytest.raises(ValueError, match=r"inner must have the shape \[B1, 2\], got \[4\]"):
+            loss_fn(torch.ones(4), [0, 1, 2, 3])
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_log_space_refuses_all_but_minus_infinity(self, bad):
+        loss_fn = fcco.CoupledLoss(half_square, 10, log=True)
+        with pytest.raises(ValueError, match=rf"inner\[1\] is {bad}.*only -inf"):
+            loss_fn(torch.tensor([-math.inf, bad]), [0, 1])
+
+    def test_a_large_finite_sum_is_legal(self, loss_fn):
+        """The quick check adds up the batch, which may overflow where no value does."""
+        largest = torch.finfo(torch.float32).max
+        loss_fn(torch.full((4,), largest), [0, 1, 2, 3])
+        assert (loss_fn.table.u[:4] == largest).all()
+
+    def test_previous_belongs_to_msvr(self, loss_fn):
+        with pytest.raises(ValueError, match="SOX takes no previous="):
+            loss_fn(torch.ones(2), [0, 1], previous=torch.ones(2))
+        msvr = fcco.CoupledLoss(half_square, 10, rule=fcco.MSVR())
+        with pytest.raises(ValueError, match="MSVR needs previous="):
+            msvr(torch.ones(2), [0, 1])
+        with pytest.raises(ValueError, match=r"previous must have inner's shape \[2\], got \[3\]"):
+            msvr(torch.ones(2), [0, 1], previous=torch.ones(3))
+        with pytest.raises(ValueError, match=r"previous\[0\] is nan"):
+            msvr(torch.ones(1), [0], previous=torch.tensor([math.nan]))
+
+    def test_all_rows_are_needed(self):
+        loss_fn = fcco.CoupledLoss(half_square, 10, rule=fcco.SCGD())
+        with pytest.raises(ValueError, match=r"SCGD tracks all rows: inner needs 10 rows, got \[4\]"):
+            loss_fn(torch.ones(4), [0, 1, 2, 3])
+
+    @pytest.mark.parametrize("where", [torch.ones(2), [True, True], torch.ones(3, dtype=torch.bool)])
+    def test_where_is_a_mask(self, loss_fn, where):
+        with pytest.raises(ValueError, match=r"where must be \[2\] of torch.bool"):
+            loss_fn(torch.ones(2), [0, 1], where=where)
+
+    @pytest.mark.parametrize("gamma", [lambda step: 0.0, lambda step: 1.5, lambda step: math.nan])
+    def test_a_schedule_out_of_range_is_refused(self, gamma):
+        loss_fn = fcco.CoupledLoss(half_square, 10, rule=fcco.SOX(gamma))
+        with pytest.raises(ValueError, match=r"gamma of SOX must be in \(0, 1\], got"):
+            loss_fn(torch.ones(2), [0, 1])
+        assert not loss_fn.table.visits.any()
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"n": 0}, ValueError, "n must be a positive integer, got 0"),
+            ({"n": 2.5}, TypeError, "n must be an integer, got 2.5"),
+            ({"n": 3, "dim": -1}, ValueError, "dim must be a positive integer, got -1"),
+            ({"n": 3, "rule": fcco.SOX}, TypeError, "rule must be an instance"),
+            ({"n": 3, "rule": fcco.SCENT()}, ValueError, "SCENT is defined for log=True only"),
+            ({"n": 3, "rule": fcco.MSVR(), "log": True}, ValueError, "MSVR is defined for log=False only"),
+            ({"n": 3, "rule": fcco.MOAP(), "init": 1.0}, ValueError, r"MOAP starts from 0.0, so init cannot be 1.0"),
+            ({"n": 3, "log": True, "init": -1.0}, ValueError, "not negative in log space, got -1.0"),
+            ({"n": 3, "init": math.nan}, ValueError, "init must be a finite value of g, got nan"),
+            ({"n": 3, "outer": 5}, TypeError, "outer must be callable, got 5"),
+        ],
+    )
+    def test_construction(self, options, error, message):
+        with pytest.raises(error, match=message):
+            fcco.CoupledLoss(**{"outer": half_square, **options})
+
+    def test_index_may_be_any_integers(self, loss_fn):
+        for index in ([1, 2], (1, 2), torch.tensor([1, 2], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.uint8)):
+            assert loss_fn(torch.ones(2), index).isfinite()
+        assert loss_fn.table.visits.nonzero().ravel().tolist() == [1, 2]
+
+
+def test_repr_tells_what_it_is():
+    text = repr(fcco.CoupledLoss(half_square, 10, dim=2, log=True))
+    assert "half_square" in text
+    assert "SOX(gamma=0.1, safeguard=True)" in text
+    assert "n=10, dim=2, log=True" in text

@@ -1,0 +1,91 @@
+"""Schedules for gamma: their formulas, and that the engine applies them per step or per visit."""
+
+import math
+
+import pytest
+import torch
+
+import fcco
+from fcco.schedules import Constant, Cosine, RunningMean
+
+
+@pytest.mark.parametrize("step", [0, 3, 10, 11, 1000])
+def test_cosine_formula(step):
+    expected = 0.1 + 0.9 * (1 + math.cos(math.pi * min(step / 10, 1))) / 2
+    assert Cosine(0.1, 10)(step) == pytest.approx(expected, rel=1e-14)
+    assert Cosine(0.1, 10)(torch.tensor(float(step))).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_constant_is_a_number():
+    plain, constant = (fcco.CoupledLoss(torch.log, 2, rule=fcco.SOX(gamma)) for gamma in (0.3, Constant(0.3)))
+    for value in (1.0, 2.0, 5.0):
+        for loss_fn in (plain, constant):
+            loss_fn(torch.tensor([value]), [0])
+    assert torch.equal(plain.table.u, constant.table.u)
+
+
+def test_running_mean_is_the_mean_of_all_estimates():
+    estimates = torch.tensor([1.0, 4.0, 2.0, 7.0])
+    for log in (False, True):
+        loss_fn = fcco.CoupledLoss(lambda u: u, 3, rule=fcco.SOX(RunningMean()), log=log)
+        for estimate in estimates:
+            loss_fn((estimate.log() if log else estimate).reshape(1), [1])
+            loss_fn(torch.zeros(1), [2])
+        held = loss_fn.table.u[1].exp() if log else loss_fn.table.u[1]
+        torch.testing.assert_close(held, estimates.mean())
+
+
+def test_running_mean_counts_a_repeated_row_once():
+    loss_fn = fcco.CoupledLoss(lambda u: u, 1, rule=fcco.SOX(RunningMean()))
+    loss_fn(torch.tensor([2.0, 4.0]), [0, 0])
+    loss_fn(torch.tensor([9.0]), [0])
+    assert loss_fn.table.visits.tolist() == [2]
+    assert loss_fn.table.u.item() == 6.0
+
+
+def test_running_mean_with_a_floor_becomes_a_moving_average():
+    assert RunningMean(floor=0.3)(torch.tensor([0, 1, 9])).tolist() == pytest.approx([1.0, 0.5, 0.3])
+
+
+def test_any_function_of_the_step():
+    """The first step is 0, and the count is part of the state."""
+    seen = []
+
+    def schedule(step):
+        seen.append(step)
+        return 1 / (step + 2)
+
+    loss_fn = fcco.CoupledLoss(torch.log, 1, rule=fcco.SOAP(schedule))
+    for _ in range(3):
+        loss_fn(torch.ones(1), [0])
+    resumed = fcco.CoupledLoss(torch.log, 1, rule=fcco.SOAP(schedule))
+    resumed.load_state_dict(loss_fn.state_dict())
+    resumed(torch.ones(1), [0])
+    resumed.eval()(torch.ones(1), [0])
+    assert seen == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Constant(0.0), r"gamma must be in \(0, 1\], got 0.0"),
+        (lambda: Cosine(1.5, 10), r"final must be in \(0, 1\], got 1.5"),
+        (lambda: Cosine(0.5, 0), "steps must be at least 1, got 0"),
+        (lambda: RunningMean(-0.1), r"floor must be in \[0, 1\], got -0.1"),
+        (lambda: fcco.SOX(gamma=0.0), r"gamma of SOX must be in \(0, 1\], got 0.0"),
+        (lambda: fcco.SOAP(gamma=1.01), r"gamma of SOAP must be in \(0, 1\], got 1.01"),
+        (lambda: fcco.MOAP(gamma=math.nan), r"gamma of MOAP must be in \(0, 1\], got nan"),
+        (lambda: fcco.MOAP(gamma=RunningMean()), "MOAP decays all rows at one rate"),
+        (lambda: fcco.MSVR(kappa=-1.0), "kappa must be a finite number >= 0, got -1.0"),
+        (lambda: fcco.SCENT(alpha=0.0), "alpha of SCENT must be positive and finite, got 0.0"),
+    ],
+)
+def test_refuses_rates_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_rules_are_frozen():
+    with pytest.raises(AttributeError):
+        fcco.SOX(0.1).gamma = 0.2
+    assert fcco.SOX(0.1) == fcco.SOX(gamma=0.1)
