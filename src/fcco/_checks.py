@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 
 def reads_are_free(tensor: Tensor) -> bool:
     """Whether looking at a value of ``tensor`` neither stalls a device nor breaks a graph."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    return tensor.is_cpu and not is_compiling()
 
 
 def shape_of(tensor: Tensor) -> str:

@@ -98,19 +98,8 @@ class CoupledLoss(nn.Module):
         self.rule = rule
         self.init = _resolve_init(init, rule, log)
         self.table = InnerTable(n, dim, log, visits=is_per_row(rule.rate), decays=rule.decays)
+        self.n, self.dim, self.log = self.table.n, self.table.dim, self.table.log
         self._outer_takes_index = takes_index(outer)
-
-    @property
-    def n(self) -> int:
-        return self.table.n
-
-    @property
-    def dim(self) -> int:
-        return self.table.dim
-
-    @property
-    def log(self) -> bool:
-        return self.table.log
 
     def extra_repr(self) -> str:
         return f"outer={getattr(self.outer, '__name__', type(self.outer).__name__)}, rule={self.rule}, init={self.init}"
@@ -128,7 +117,7 @@ class CoupledLoss(nn.Module):
 
     def _plug_in(self, inner: Tensor, rows: Tensor, where: Tensor | None) -> Tensor:
         if self.rule.all_rows and inner.shape[0] == self.n:
-            inner = _rows(inner, rows)
+            inner = _take(inner, rows)
         _check_same_length(inner, rows)
         check_finite(inner, self.log)
         return _mean(self._f(inner.to(torch.promote_types(inner.dtype, torch.float32)), rows), where)
@@ -139,24 +128,22 @@ class CoupledLoss(nn.Module):
         if inner.dtype != table.u.dtype:
             table.promote(inner.dtype)
             inner = inner.to(table.u.dtype)
-        tracked = None if rule.all_rows else rows
+        # Rules that track all rows are given an estimate for each, and f is taken at the sampled ones among them.
+        tracked, sampled = (None, rows) if rule.all_rows else (rows, None)
 
         with torch.no_grad():
             repeats = find_repeats(rows, where, inner.dtype) if may_repeat else None
             batch = self._batch(inner, tracked, previous, where, repeats)
             old = table.read(tracked, batch.estimate if self.init is None else batch.space.value(self.init))
             new, at = rule.update(old, batch)
-            sampled_new, sampled_at = (_rows(new, rows), _rows(at, rows)) if rule.all_rows else (new, at)
-            value = None if at is new else _mean(self._f(sampled_new, rows), where)
+            value = None if at is new else _mean(self._f(_take(new, sampled), rows), where)
 
-        carrier = batch.space.carry(_rows(inner, rows) if rule.all_rows else inner, sampled_at)
+        carrier = batch.space.carry(_take(inner, sampled), _take(at, sampled))
         loss = _mean(self._f(carrier, rows), where)
         if value is not None:
             loss.detach().copy_(value)
-        if rule.all_rows:
-            where = None
-        elif repeats and where is not None:
-            where = repeats.present
+        if where is not None:
+            where = None if rule.all_rows else repeats.present if repeats else where
         table.write(tracked, new, batch.rate, where)
         return loss
 
@@ -236,8 +223,8 @@ def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:
     return init
 
 
-def _rows(values: Tensor, rows: Tensor) -> Tensor:
-    return values.index_select(0, rows)
+def _take(values: Tensor, rows: Tensor | None) -> Tensor:
+    return values if rows is None else values.index_select(0, rows)
 
 
 def _check_same_length(inner: Tensor, rows: Tensor) -> None:

@@ -74,6 +74,7 @@ class InnerTable(nn.Module):
         self.n = positive_int("n", n)
         self.dim = positive_int("dim", dim)
         self.log = bool(log)
+        self.space: Space = LOG if log else PLAIN
         self.decays = decays
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a table holds float32 or float64, got {dtype}")
@@ -86,10 +87,6 @@ class InnerTable(nn.Module):
             # [1], since torch.compile loses changes to 0-d float64 buffers.
             self.register_buffer("log_decay", torch.zeros(1, dtype=torch.float64, device=device))
             self.register_buffer("log_decay_at_write", torch.zeros(self.n, dtype=torch.float64, device=device))
-
-    @property
-    def space(self) -> Space:
-        return LOG if self.log else PLAIN
 
     def extra_repr(self) -> str:
         return f"n={self.n}, dim={self.dim}, log={self.log}"

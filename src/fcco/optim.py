@@ -20,8 +20,8 @@ class MovingAverageSGD(Optimizer):
 
     .. math:: v \leftarrow (1 - \beta) v + \beta (G + \lambda w), \qquad w \leftarrow \Pi(w - \mathrm{lr} \cdot v)
 
-    with v = 0 at first. Unlike ``torch.optim.SGD(momentum=1 - beta)``, whose buffer adds up to 1/beta gradients, v is an
-    average: to convert, multiply SGD's lr by 1/beta. ``beta=1`` is plain (projected) gradient descent.
+    with v = 0 at first. Unlike ``torch.optim.SGD(momentum=1 - beta)``, whose buffer adds up to 1/beta gradients, v is
+    an average: to convert, multiply SGD's lr by 1/beta. ``beta=1`` is plain (projected) gradient descent.
 
     Args:
         params: parameters, or dicts of parameter groups with options of their own.

@@ -1,0 +1,131 @@
+"""What the engine costs: next to no table at all, as n grows, and in memory.
+
+    python benchmarks/engine.py [--quick]
+
+Every figure is a ratio within this run, on one thread: the median over rounds that alternate between the two sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import fcco
+
+Step = Callable[[], object]
+
+
+def time_of(step: Step, repeats: int) -> float:
+    began = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    return (time.perf_counter() - began) / repeats
+
+
+def compare(first: Step, second: Step, rounds: int, repeats: int) -> tuple[float, float, float]:
+    """Seconds of both, and the median ratio of the first to the second."""
+    for step in (first, second):
+        time_of(step, repeats)
+    pairs = [(time_of(first, repeats), time_of(second, repeats)) for _ in range(rounds)]
+    return (
+        statistics.median(a for a, _ in pairs),
+        statistics.median(b for _, b in pairs),
+        statistics.median(a / b for a, b in pairs),
+    )
+
+
+def log_outer(u: Tensor) -> Tensor:
+    return u.log()
+
+
+def ratio_outer(u: Tensor) -> Tensor:
+    return -u[:, 0] / u[:, 1]
+
+
+def batches(n: int, size: int, count: int = 64) -> list[Tensor]:
+    """Distinct rows, spread over the whole table."""
+    spread = max(n // 10**6, 1)
+    return [torch.randperm(n // spread)[:size] * spread for _ in range(count)]
+
+
+def make_step(loss: Callable[..., Tensor], inner: Tensor, indices: list[Tensor]) -> Step:
+    turn = 0
+
+    def step() -> None:
+        nonlocal turn
+        turn += 1
+        inner.grad = None
+        loss(inner, indices[turn % len(indices)]).backward()
+
+    return step
+
+
+def against_no_table(size: int, dim: int, rule: fcco.Rule, compiled: bool, rounds: int, repeats: int) -> None:
+    """CoupledLoss over outer(inner).mean(), forward and backward."""
+    outer = log_outer if dim == 1 else ratio_outer
+    n = 100_000
+    inner = (torch.rand(size) if dim == 1 else torch.rand(size, dim)).add_(0.1).requires_grad_()
+    loss_fn: Callable[..., Tensor] = fcco.CoupledLoss(outer, n, dim, rule=rule)
+    plain: Callable[..., Tensor] = lambda inner, index: outer(inner).mean()  # noqa: E731
+    if compiled:
+        loss_fn, plain = torch.compile(loss_fn, fullgraph=True), torch.compile(plain, fullgraph=True)
+    indices = batches(n, size)
+    ours, theirs, ratio = compare(make_step(loss_fn, inner, indices), make_step(plain, inner, indices), rounds, repeats)
+    name = f"{type(rule).__name__}, {size} x {dim}{', compiled' if compiled else ''}"
+    print(f"{name:<28}{ours * 1e6:>9.0f} µs{theirs * 1e6:>9.0f} µs{ratio:>9.2f}")
+
+
+def growth_with_n(size: int, rounds: int, repeats: int) -> None:
+    """Step time at 10^8 rows over step time at 10^3 rows (of which every one is visited before)."""
+
+    def step_at(n: int) -> Step:
+        loss_fn = fcco.CoupledLoss(log_outer, n)
+        loss_fn.table.visits.fill_(True)
+        loss_fn.table.u.fill_(1.0)
+        return make_step(loss_fn, torch.rand(size).add_(0.1).requires_grad_(), batches(n, size))
+
+    large, small, ratio = compare(step_at(10**8), step_at(10**3), rounds, repeats)
+    print(f"{f'SOX, {size} x 1':<28}{large * 1e6:>9.0f} µs{small * 1e6:>9.0f} µs{ratio:>9.2f}")
+
+
+def size_of_a_large_table() -> None:
+    """Seconds and bytes of a table of 10^8 rows."""
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    table = fcco.InnerTable(10**8)
+    seconds = time.perf_counter() - began
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / 1e9
+    held = sum(buffer.numel() * buffer.element_size() for buffer in table.buffers()) / 1e9
+    print(f"made in {seconds:.2f} s, buffers of {held:.2f} GB; the process grew by {grown:.2f} GB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the engine costs, as ratios within one run.")
+    parser.add_argument("--quick", action="store_true", help="few repeats, to see that it runs")
+    quick = parser.parse_args().quick
+    rounds, repeats = (3, 20) if quick else (15, 1000)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+    print("table of 10^8 rows, dim 1")
+    size_of_a_large_table()
+    print(f"\n{'forward + backward':<28}{'fcco':>12}{'no table':>12}{'ratio':>9}")
+    for compiled in (False, True):
+        for size, dim in ((64, 1), (64, 2), (1024, 2)):
+            for rule in (fcco.SOX(0.1), fcco.SOAP(0.1)):
+                against_no_table(size, dim, rule, compiled, rounds, repeats)
+    print(f"\n{'forward + backward':<28}{'n = 10^8':>12}{'n = 10^3':>12}{'ratio':>9}")
+    for size in (64, 512):
+        growth_with_n(size, rounds, repeats)
+
+
+if __name__ == "__main__":
+    main()
