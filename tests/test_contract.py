@@ -170,7 +170,7 @@ class TestBatch:
         for seed in range(4):
             inner, index, extra = make_batch(case, seed=seed, rows=[2, 6, 2, 9, 6])
             where = torch.tensor([True, True, False, False, True])
-            loss = padded(inner, index, where=where, **extra)
+            loss = padded(inner, index, weight=where, **extra)
             loss.backward()
             kept = inner.detach()[where].requires_grad_()
             plain_loss = plain(kept, index[where], **{k: v[where] for k, v in extra.items()})
@@ -180,12 +180,26 @@ class TestBatch:
             assert not inner.grad[~where].any()
         torch.testing.assert_close(state(padded), state(plain), rtol=1e-12, atol=1e-12)
 
+    def test_weights_replace_the_mean(self, case):
+        """The loss is linear in the weights, and equal weights of 1 / B1 are the mean."""
+        weighted, plain = make_loss(case), make_loss(case)
+        for seed in range(3):
+            inner, index, extra = make_batch(case, seed=seed)
+            loss = plain(inner, index, **extra)
+            loss.backward()
+            same_inner = inner.detach().clone().requires_grad_()
+            heavier = weighted(same_inner, index, weight=torch.full((4,), 0.75, dtype=torch.float64), **extra)
+            heavier.backward()
+            torch.testing.assert_close(heavier, 3 * loss, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(same_inner.grad, 3 * inner.grad, rtol=1e-12, atol=1e-12)
+        assert same(state(weighted), state(plain))
+
     def test_all_padding_is_a_zero_with_a_graph(self, case):
         loss_fn = make_loss(case)
         run(loss_fn, case)
         before = loss_fn.table.read(None, cold=-1.0)
         inner, index, extra = make_batch(case)
-        loss = loss_fn(inner, index, where=torch.zeros(4, dtype=torch.bool), **extra)
+        loss = loss_fn(inner, index, weight=torch.zeros(4), **extra)
         loss.backward()
         assert loss.item() == 0
         assert not inner.grad.any()

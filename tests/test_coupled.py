@@ -79,6 +79,15 @@ class TestOuter:
         expected = slopes.mean() * 2 * torch.tensor([1.5, 0.5], dtype=torch.float64) / 2
         torch.testing.assert_close(torch.stack(gradients).mean(0), expected, rtol=1e-14, atol=0)
 
+    def test_sample_is_handed_to_outer(self):
+        """A stochastic f as the paper writes it, f_i(u; iota), with iota given by the caller."""
+        loss_fn = fcco.CoupledLoss(lambda u, index, iota: iota * u.square(), 3)
+        inner = torch.tensor([1.0, 2.0], requires_grad=True)
+        loss = loss_fn(inner, [0, 2], sample=torch.tensor([3.0, 5.0]))
+        loss.backward()
+        assert loss.item() == (3.0 + 20.0) / 2
+        assert inner.grad.tolist() == [3.0, 10.0]
+
     def test_random_outer_sees_fresh_noise(self):
         torch.manual_seed(0)
         loss_fn = fcco.CoupledLoss(lambda u: u * torch.rand_like(u), 2)
@@ -213,10 +222,20 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"SCGD tracks all rows: inner needs 10 rows, got \[4\]"):
             loss_fn(torch.ones(4), [0, 1, 2, 3])
 
-    @pytest.mark.parametrize("where", [torch.ones(2), [True, True], torch.ones(3, dtype=torch.bool)])
-    def test_where_is_a_mask(self, loss_fn, where):
-        with pytest.raises(ValueError, match=r"where must be \[2\] of torch.bool"):
-            loss_fn(torch.ones(2), [0, 1], where=where)
+    @pytest.mark.parametrize(
+        ("weight", "error", "message"),
+        [
+            ([1.0, 1.0], ValueError, r"weight must be a tensor of the shape \[2\], got list"),
+            (torch.ones(3), ValueError, r"weight must be a tensor of the shape \[2\], got \[3\]"),
+            (torch.tensor([1, 1]), TypeError, "weight must be of a floating dtype or bool, got torch.int64"),
+            (torch.tensor([1.0, -2.0]), ValueError, r"weight\[1\] is -2.0, which is negative"),
+            (torch.tensor([math.nan, 1.0]), ValueError, r"weight\[0\] is nan"),
+        ],
+    )
+    def test_weights_are_checked(self, loss_fn, weight, error, message):
+        with pytest.raises(error, match=message):
+            loss_fn(torch.ones(2), [0, 1], weight=weight)
+        assert not loss_fn.table.visits.any()
 
     @pytest.mark.parametrize("gamma", [lambda step: 0.0, lambda step: 1.5, lambda step: math.nan])
     def test_a_schedule_out_of_range_is_refused(self, gamma):

@@ -90,8 +90,21 @@ def check_rows(rows: Tensor, n: int) -> bool:
     return bool((ordered[1:] == ordered[:-1]).any())
 
 
-def check_where(where: Any, rows: Tensor) -> Tensor:
-    if not isinstance(where, Tensor) or where.dtype != torch.bool or where.shape != rows.shape:
-        got = f"{shape_of(where)} of {where.dtype}" if isinstance(where, Tensor) else type(where).__name__
-        raise ValueError(f"where must be {shape_of(rows)} of torch.bool, got {got}")
-    return where
+def check_weight(weight: Any, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """``weight`` as [B1] of ``dtype``; a mask becomes equal weights that add up to 1."""
+    if not isinstance(weight, Tensor) or weight.shape != rows.shape:
+        got = shape_of(weight) if isinstance(weight, Tensor) else type(weight).__name__
+        raise ValueError(f"weight must be a tensor of the shape {shape_of(rows)}, got {got}")
+    if weight.dtype == torch.bool:
+        return weight.to(dtype) / weight.sum().clamp(min=1)
+    if not weight.is_floating_point():
+        raise TypeError(f"weight must be of a floating dtype or bool, got {weight.dtype}")
+    weight = weight.detach().to(dtype)
+    check_finite(weight, log=False, name="weight")
+    legal = weight >= 0
+    if not reads_are_free(weight):
+        torch._assert_async(legal.all(), "weight has a negative value")
+    elif not legal.all():
+        place = int((~legal).nonzero()[0])
+        raise ValueError(f"weight[{place}] is {weight[place].item()}, which is negative")
+    return weight

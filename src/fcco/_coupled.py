@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import as_index, check_finite, check_inner, check_rows, check_where, reads_are_free, shape_of
+from fcco._checks import as_index, check_finite, check_inner, check_rows, check_weight, reads_are_free, shape_of
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import SOX, Batch, Rule, is_per_row
 from fcco._space import Rate, as_column
@@ -40,7 +42,8 @@ class CoupledLoss(nn.Module):
 
     Args:
         outer: f, as ``outer(u)`` or ``outer(u, index)``, from [B1, dim] ([B1] when ``dim == 1``) to [B1]. It is
-            differentiated by autograd, may be stochastic, and may be a module with parameters of its own.
+            differentiated by autograd, and may be a module with parameters of its own. If it is stochastic, it draws
+            its sample itself or is given one with the call, as ``outer(u, index, sample)``.
         n: number of rows: examples i in the training set.
         dim: how many values g_i has.
         rule: how u_i is updated and where f is differentiated; see :class:`fcco.SOX` and its siblings.
@@ -52,14 +55,16 @@ class CoupledLoss(nn.Module):
         ValueError: the rule is not defined in this space, or ``init`` does not suit it.
 
     Call:
-        ``loss_fn(inner, index, *, previous=None, where=None)``
+        ``loss_fn(inner, index, *, weight=None, sample=None, previous=None)``
 
         - inner: [B1] or [B1, dim], differentiable; for rules that track all rows (SCGD, NASA) [n] or [n, dim].
         - index: [B1] of ints in [0, n), the rows. A row that stands twice has its estimates averaged and is updated
           once; the gradient counts both.
+        - weight: [B1]. The loss is then the sum of weight * f, rather than the mean of f; a mask of bool stands for the
+          mean over the positions that are True. Positions of weight 0 are padding: they are not written to the table,
+          and may hold any legal value at which f is defined.
+        - sample: what a stochastic f is evaluated on; it is then called as ``outer(u, index, sample)``.
         - previous: a second estimate, at the previous weights, for rules that ask for one (MSVR).
-        - where: [B1] of bool; positions that are False are padding, in neither the mean nor the table. What stands
-          there must still be a legal value, at which f is defined.
 
         In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself, and the table is
         neither used nor changed. Bad input (shapes, NaN, rows out of range, an empty batch) raises before any change.
@@ -105,24 +110,31 @@ class CoupledLoss(nn.Module):
         return f"outer={getattr(self.outer, '__name__', type(self.outer).__name__)}, rule={self.rule}, init={self.init}"
 
     def forward(
-        self, inner: Tensor, index: Tensor, *, previous: Tensor | None = None, where: Tensor | None = None
+        self,
+        inner: Tensor,
+        index: Tensor,
+        *,
+        weight: Tensor | None = None,
+        sample: Any = None,
+        previous: Tensor | None = None,
     ) -> Tensor:
         inner = check_inner(inner, self.dim)
         rows = as_index(index, inner.device)
-        if where is not None:
-            where = check_where(where, rows)
+        f = self._f if sample is None else partial(self._f, sample=sample)
+        if weight is not None:
+            weight = check_weight(weight, rows, torch.promote_types(inner.dtype, torch.float32))
         if not (self.training and torch.is_grad_enabled()):
-            return self._plug_in(inner, rows, where)
-        return self._step(inner, rows, previous, where)
+            return self._plug_in(f, inner, rows, weight)
+        return self._step(f, inner, rows, weight, previous)
 
-    def _plug_in(self, inner: Tensor, rows: Tensor, where: Tensor | None) -> Tensor:
+    def _plug_in(self, f: Outer, inner: Tensor, rows: Tensor, weight: Tensor | None) -> Tensor:
         if self.rule.all_rows and inner.shape[0] == self.n:
             inner = _take(inner, rows)
         _check_same_length(inner, rows)
         check_finite(inner, self.log)
-        return _mean(self._f(inner.to(torch.promote_types(inner.dtype, torch.float32)), rows), where)
+        return _total(f(inner.to(torch.promote_types(inner.dtype, torch.float32)), rows), weight)
 
-    def _step(self, inner: Tensor, rows: Tensor, previous: Tensor | None, where: Tensor | None) -> Tensor:
+    def _step(self, f: Outer, inner: Tensor, rows: Tensor, weight: Tensor | None, previous: Tensor | None) -> Tensor:
         table, rule = self.table, self.rule
         may_repeat = self._check_values(inner, rows, previous)
         if inner.dtype != table.u.dtype:
@@ -130,21 +142,20 @@ class CoupledLoss(nn.Module):
             inner = inner.to(table.u.dtype)
         # Rules that track all rows are given an estimate for each, and f is taken at the sampled ones among them.
         tracked, sampled = (None, rows) if rule.all_rows else (rows, None)
+        where = None if weight is None or rule.all_rows else weight > 0
 
         with torch.no_grad():
             repeats = find_repeats(rows, where, inner.dtype) if may_repeat else None
             batch = self._batch(inner, tracked, previous, where, repeats)
             old = table.read(tracked, batch.estimate if self.init is None else batch.space.value(self.init))
             new, at = rule.update(old, batch)
-            value = None if at is new else _mean(self._f(_take(new, sampled), rows), where)
+            value = None if at is new else _total(f(_take(new, sampled), rows), weight)
 
         carrier = batch.space.carry(_take(inner, sampled), _take(at, sampled))
-        loss = _mean(self._f(carrier, rows), where)
+        loss = _total(f(carrier, rows), weight)
         if value is not None:
             loss.detach().copy_(value)
-        if where is not None:
-            where = None if rule.all_rows else repeats.present if repeats else where
-        table.write(tracked, new, batch.rate, where)
+        table.write(tracked, new, batch.rate, repeats.present if repeats and where is not None else where)
         return loss
 
     def _check_values(self, inner: Tensor, rows: Tensor, previous: Tensor | None) -> bool:
@@ -203,8 +214,11 @@ class CoupledLoss(nn.Module):
             return self.rule.check_rate(float(schedule(int(table.step))))
         return schedule(table.step.to(table.u.dtype))
 
-    def _f(self, u: Tensor, rows: Tensor) -> Tensor:
-        values = self.outer(u, rows) if self._outer_takes_index else self.outer(u)
+    def _f(self, u: Tensor, rows: Tensor, sample: Any = None) -> Tensor:
+        if sample is not None:
+            values = self.outer(u, rows, sample)
+        else:
+            values = self.outer(u, rows) if self._outer_takes_index else self.outer(u)
         if not isinstance(values, Tensor) or values.shape != rows.shape:
             got = shape_of(values) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(f"outer must map {shape_of(u)} to {shape_of(rows)}, got {got}")
@@ -232,8 +246,8 @@ def _check_same_length(inner: Tensor, rows: Tensor) -> None:
         raise ValueError(f"inner {shape_of(inner)} and index {shape_of(rows)} differ in length")
 
 
-def _mean(values: Tensor, where: Tensor | None) -> Tensor:
-    """Mean over the positions that are not padding; a zero with a graph where all are."""
-    if where is None:
+def _total(values: Tensor, weight: Tensor | None) -> Tensor:
+    """The mean, or the weighted sum; a zero with a graph where all weights are 0."""
+    if weight is None:
         return values.mean()
-    return values.masked_fill(~where, 0.0).sum() / where.sum().clamp(min=1)
+    return (values.masked_fill(weight == 0, 0.0) * weight).sum()
