@@ -1,6 +1,6 @@
 """Train PyTorch models on objectives that score every example against a whole set."""
 
-from fcco import optim, schedules
+from fcco import data, functional, losses, optim, schedules
 from fcco._coupled import CoupledLoss
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable
@@ -22,6 +22,9 @@ __all__ = [
     "InnerTable",
     "Method",
     "Rule",
+    "data",
+    "functional",
+    "losses",
     "optim",
     "schedules",
 ]

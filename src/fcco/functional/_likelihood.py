@@ -1,0 +1,71 @@
+"""Likelihoods with a sum over a large set: latent variables, and softmax over many classes."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fcco.functional._checks import check_floats, check_per_example, check_same, check_some_weight
+from fcco.functional._tensors import at_least_float32
+
+
+def latent_variable_loss(log_likelihood: Tensor, log_weight: Tensor) -> Tensor:
+    r"""Negative log-likelihood of a model that first draws a latent z (retrieves), then y given z (predicts).
+
+    .. math:: F = \frac 1 n \sum_i \Bigl( -\log \sum_z p(y_i | z, x_i) e^{w_{iz}} + \log \sum_z e^{w_{iz}} \Bigr)
+
+    where Pr(z | x_i) is the softmax of w_i = E(x_i)·E(z).
+
+    Args:
+        log_likelihood: log p(y_i | z, x_i), [n, Z]; -inf where it is 0.
+        log_weight: w, [n, Z]; -inf for a z that example i cannot have.
+
+    Raises:
+        ValueError: a row without any probability; shapes or values that cannot be meant.
+        TypeError: an argument of the wrong type or dtype.
+
+    >>> import torch
+    >>> log_likelihood = torch.tensor([[0.5, 0.25]]).log()
+    >>> latent_variable_loss(log_likelihood, torch.zeros(1, 2))  # -log((1/2 + 1/4) / 2)
+    tensor(0.9808)
+
+    Reference: Guu et al., *Retrieval Augmented Language Model Pre-Training*, ICML 2020.
+    """
+    check_floats(log_likelihood, "log_likelihood", "[n, Z]", zero_weight=True)
+    check_floats(log_weight, "log_weight", "[n, Z]", zero_weight=True)
+    check_same(log_weight, "log_weight", log_likelihood, "log_likelihood")
+    check_some_weight(log_weight, "log_weight")
+    check_some_weight(log_likelihood + log_weight, "log_likelihood + log_weight")
+    weight = at_least_float32(log_weight)
+    # The largest weight of a row cancels; taken off first, it takes no digits with it.
+    weight = weight - weight.detach().amax(1, keepdim=True)
+    joint = at_least_float32(log_likelihood) + weight
+    return (weight.logsumexp(1) - joint.logsumexp(1)).mean().to(log_likelihood.dtype)
+
+
+def softmax_loss(target_logit: Tensor, logits: Tensor) -> Tensor:
+    r"""Cross entropy of the softmax over a set that includes the target.
+
+    .. math:: F = \frac 1 n \sum_i \log \sum_c e^{s_{ic} - t_i}
+
+    Args:
+        target_logit: t, [n].
+        logits: s, [n, C], the target's among them; -inf for a class that is not to be had.
+
+    Raises:
+        ValueError: shapes or values that cannot be meant.
+        TypeError: an argument of the wrong type or dtype.
+
+    >>> import torch
+    >>> softmax_loss(torch.tensor([0.0]), torch.zeros(1, 4))  # log 4
+    tensor(1.3863)
+
+    Reference: Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022.
+    """
+    check_floats(target_logit, "target_logit")
+    check_floats(logits, "logits", "[n, C]", zero_weight=True)
+    check_per_example(target_logit, "target_logit", logits, "logits")
+    if target_logit.dtype != logits.dtype:
+        raise TypeError(f"target_logit is of {target_logit.dtype}, logits of {logits.dtype}: they must agree")
+    check_some_weight(logits, "logits")
+    above = at_least_float32(logits) - at_least_float32(target_logit).unsqueeze(1)
+    return above.logsumexp(1).mean().to(logits.dtype)

@@ -1,0 +1,183 @@
+"""Objectives on embeddings: neighbourhood components analysis and contrastive learning."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fcco.functional._checks import (
+    as_groups,
+    check_choice,
+    check_count,
+    check_directions,
+    check_floats,
+    check_number,
+    check_same,
+)
+from fcco.functional._chunks import Place, map_chunks, row_slices
+from fcco.functional._tensors import at_least_float32, graph_zero, widen
+
+# Above this squared radius, |a|² + |b|² - 2ab is no longer good to some 1e-9 in float64.
+_LARGEST_SQUARE = 1e6
+
+
+def nca_loss(embeddings: Tensor, labels: Tensor, *, chunk: int | None = None) -> Tensor:
+    r"""Negative of the expected accuracy of a random nearest neighbour.
+
+    .. math:: F = -\frac 1 n \sum_i p_i, \qquad
+        p_i = \frac{\sum_{j \ne i, y_j = y_i} e^{-|z_i - z_j|^2}}{\sum_{j \ne i} e^{-|z_i - z_j|^2}}
+
+    An example alone in its class has p_i = 0. Finite for embeddings of any size.
+
+    Args:
+        embeddings: z, [n, d]. With n = 1 the loss is 0.
+        labels: y, [n] of integers.
+        chunk: rows at a time; None: as many as fit in memory.
+
+    Raises:
+        ValueError: shapes or embeddings that cannot be meant.
+        TypeError: an argument of the wrong type or dtype.
+
+    >>> nca_loss(torch.tensor([[0.0], [0.0], [0.0]]), torch.tensor([4, 4, 1]))  # -(1/2 + 1/2 + 0) / 3
+    tensor(-0.3333)
+
+    Reference: Goldberger et al., *Neighbourhood Components Analysis*, NIPS 2004.
+    """
+    check_count(chunk, "chunk")
+    check_floats(embeddings, "embeddings", "[n, d]")
+    group, _ = as_groups(labels, "labels", embeddings, "embeddings")
+    n = len(embeddings)
+    if n == 1:
+        return graph_zero(embeddings)
+    z = widen(embeddings)
+    z = z - z.detach().mean(0)
+    column = torch.arange(n, device=z.device)
+
+    def shares(place: Place, own: Tensor, z: Tensor, own_norm: Tensor, norm: Tensor) -> Tensor:
+        rows = place[0]
+        distance = direct_distances(own, z) if direct else squared_distances(own, z, own_norm, norm)
+        weight = (-distance).masked_fill(column[rows, None] == column, -math.inf).softmax(1)
+        return (weight * (group[rows, None] == group)).sum(1)
+
+    norm = z.square().sum(1)
+    direct = float(norm.detach().max()) > _LARGEST_SQUARE
+    places = [(rows, ..., rows, ...) for rows in row_slices(n, n, z, chunk)]
+    return -map_chunks(shares, places, n, z, z, norm, norm).mean().to(embeddings.dtype)
+
+
+def squared_distances(first: Tensor, second: Tensor, first_norm: Tensor, second_norm: Tensor) -> Tensor:
+    """[n, m] of |a - b|², a row of ``first`` [n, d] against one of ``second`` [m, d], by a matrix product.
+
+    The norms are |a|² [n] and |b|² [m]. The error is of the order of the norms' last digit: centre the points, and see
+    that their norms are moderate.
+    """
+    return torch.addmm(first_norm.unsqueeze(1) + second_norm, first, second.T, alpha=-2).clamp(min=0)
+
+
+def direct_distances(first: Tensor, second: Tensor) -> Tensor:
+    """The same to the last digit, whatever the norms, and several times slower."""
+    return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def contrastive_loss(
+    first: Tensor,
+    second: Tensor,
+    *,
+    temperature: float = 0.1,
+    mode: str = "two_views",
+    include_positive: bool = False,
+    normalize: bool = True,
+    chunk: int | None = None,
+) -> Tensor:
+    r"""Global contrastive loss: how much closer an example is to its counterpart than to all others.
+
+    .. math:: F = \frac{1}{|A|} \sum_{a \in A} \log \frac{1}{|S_a|} \sum_{b \in S_a} e^{(a^T b - a^T a^+) / \tau}
+
+    where a⁺ is the counterpart of the anchor a: the other row of the same number.
+
+    - "two_views": the anchors are all 2n rows; S_a has the 2n - 2 rows of both tensors that are neither a nor a⁺.
+    - "cross_modal": the anchors are all 2n rows, weighing alike in both directions; S_a has the n - 1 rows of the
+      *other* tensor that are not a⁺.
+
+    ``include_positive`` adds a⁺ to S_a. Then F + log |S_a| is SimCLR's loss (|S_a| = 2n - 1), or CLIP's (|S_a| = n),
+    with all data as one batch. The factor τ that some write before F is left out.
+
+    Args:
+        first: [n, d].
+        second: [n, d], the other views, or the other modality. With n = 1 and no positive included the loss is 0.
+        temperature: τ, positive.
+        mode: "two_views" or "cross_modal".
+        include_positive: whether the counterpart is in the set it is compared to.
+        normalize: scale rows to unit length; rows that are, stay as they are.
+        chunk: anchors at a time; None: as many as fit in memory.
+
+    Raises:
+        ValueError: a zero row to be normalised, a temperature that is not positive; shapes or values that cannot be
+            meant.
+        TypeError: an argument of the wrong type or dtype.
+
+    >>> image, text = torch.eye(3), torch.eye(3)
+    >>> contrastive_loss(image, text, temperature=1.0, mode="cross_modal")  # log(exp(0 - 1))
+    tensor(-1.)
+
+    References: Yuan et al., *Provable Stochastic Optimization for Global Contrastive Learning*, ICML 2022 (SogCLR). Qiu
+    et al., *Not All Semantics are Created Equal*, ICML 2023 (iSogCLR).
+    """
+    check_count(chunk, "chunk")
+    check_number(temperature, "temperature", above=0)
+    check_choice(mode, "mode", ("two_views", "cross_modal"))
+    check_floats(first, "first", "[n, d]")
+    check_floats(second, "second", "[n, d]")
+    check_same(second, "second", first, "first")
+    if normalize:
+        check_directions(first, "first")
+        check_directions(second, "second")
+    if len(first) == 1 and not include_positive:
+        return graph_zero(first, second)
+    one, other = (_unit(at_least_float32(view)) if normalize else at_least_float32(view) for view in (first, second))
+    place = torch.arange(len(first), device=first.device)
+    contrast = partial(_contrast, temperature=temperature, include_positive=include_positive, chunk=chunk)
+    if mode == "cross_modal":
+        loss = (contrast(one, other, place, None) + contrast(other, one, place, None)) / 2
+    else:
+        views = torch.cat([one, other])
+        counterpart = torch.cat([place + len(place), place])
+        loss = contrast(views, views, counterpart, torch.arange(len(views), device=first.device))
+    return loss.to(first.dtype)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Rows scaled to unit length; first by their largest entry, whose square may overflow or vanish."""
+    return F.normalize(vectors / vectors.detach().abs().amax(1, keepdim=True), eps=0.0)
+
+
+def _contrast(
+    anchors: Tensor,
+    candidates: Tensor,
+    counterpart: Tensor,
+    own: Tensor | None,
+    *,
+    temperature: float,
+    include_positive: bool,
+    chunk: int | None,
+) -> Tensor:
+    """Mean over the anchors; ``counterpart`` and ``own`` are the candidates that are their positives and themselves."""
+    column = torch.arange(len(candidates), device=candidates.device)
+    size = len(candidates) - (own is not None) - (not include_positive)
+
+    def log_sums(place: Place, anchors: Tensor, positive: Tensor, candidates: Tensor) -> Tensor:
+        rows = place[0]
+        logits = (anchors @ candidates.T - positive.unsqueeze(1)) / temperature
+        # The positive's own logit is 0 by definition, however the matrix product rounds.
+        logits = logits.masked_fill(column == counterpart[rows, None], 0.0 if include_positive else -math.inf)
+        if own is not None:
+            logits = logits.masked_fill(column == own[rows, None], -math.inf)
+        return logits.logsumexp(1)
+
+    positive = (anchors * candidates[counterpart]).sum(1)
+    places = [(rows, rows, ...) for rows in row_slices(len(anchors), len(candidates), anchors, chunk)]
+    return map_chunks(log_sums, places, len(anchors), anchors, positive, candidates).mean() - math.log(size)

@@ -1,0 +1,183 @@
+"""Losses of positives against negatives: average precision, p-norm push, one-way partial AUC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fcco._rules import SOX, Rule
+from fcco._table import positive_int
+from fcco.functional._checks import as_mask, check_number
+from fcco.functional._inner import OwnTerm, check_own_term
+from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
+from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
+from fcco.losses._base import Loss, Scale
+
+
+def _ratio(u: Tensor) -> Tensor:
+    return -u[:, 0] / u[:, 1]
+
+
+@dataclass(frozen=True)
+class _Power:
+    p: float
+    log: bool
+
+    def __call__(self, u: Tensor) -> Tensor:
+        return torch.exp(self.p * u) if self.log else u.pow(self.p)
+
+
+def count_positives(target: Any) -> tuple[int, int]:
+    """How many examples there are, and how many of them are positive."""
+    target = torch.as_tensor(np.asarray(target))
+    mask = as_mask(target.reshape(-1), "target", target.reshape(-1), "target", signs=False)
+    return len(mask), int(mask.sum())
+
+
+class AveragePrecisionLoss(Loss):
+    r"""Negative of a surrogate of average precision, of a whole training set, from small batches.
+
+    .. math:: F = -\frac{1}{n_+} \sum_{i \in S_+}
+        \frac{\sum_{j \in S_+} \ell(h_j - h_i)}{\sum_{j \in S} \ell(h_j - h_i)}
+
+    Called as ``loss(scores, target, index)`` with [B] each. The batch may hold any share of positives; the objective is
+    that of the population, whose make-up n and n_pos tell. Scores of bounded scale (a sigmoid's) suit a margin of 1.
+
+    Args:
+        n: training examples; ``index`` lies in [0, n).
+        n_pos: positives among them (or see :meth:`from_targets`).
+        margin: of the hinges.
+        surrogate: ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function of t.
+        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+        own_term: "exact", unbiased, or "sampled", as in-batch losses have it.
+
+    >>> loss_fn = AveragePrecisionLoss.from_targets([1, 0, 0, 1, 0])
+    >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
+    >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
+
+    Reference: Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves*, NeurIPS 2021.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        n_pos: int,
+        margin: float = 1.0,
+        surrogate: SurrogateLike = "squared_hinge",
+        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        own_term: OwnTerm = "exact",
+    ) -> None:
+        super().__init__(_ratio, n, dim=2, rule=rule)
+        self.n_pos = positive_int("n_pos", n_pos)
+        if self.n_pos > self.n:
+            raise ValueError(f"n_pos cannot exceed n = {self.n}, got {n_pos}")
+        check_own_term(own_term)
+        self.surrogate = resolve_surrogate(surrogate, margin)
+        self.own_term: OwnTerm = own_term
+
+    @classmethod
+    def from_targets(cls, target: Any, **options: Any) -> AveragePrecisionLoss:
+        """With n and n_pos counted in the training targets."""
+        n, n_pos = count_positives(target)
+        return cls(n, n_pos, **options)
+
+    def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        """The loss of a batch: scores, targets and rows, [B] each."""
+        estimate = average_precision_inner(
+            scores, target, n=self.n, n_pos=self.n_pos, surrogate=self.surrogate, own_term=self.own_term
+        )
+        return self._finish(estimate, index)
+
+
+class PNormPushLoss(Loss):
+    r"""How high negatives stand above positives, the highest ones weighing most.
+
+    .. math:: F = \frac{1}{n_-} \sum_{i \in S_-} \Bigl( \frac{1}{n_+} \sum_{j \in S_+} \ell(h_i - h_j) \Bigr)^p
+
+    Called as ``loss(scores, target, index)`` with [B] each. With ℓ = exp it lives in log space. Start it from small
+    scores: from large ones the p-th power of an exponential is beyond any step size.
+
+    Args:
+        n: training examples; ``index`` lies in [0, n).
+        p: at least 1; the larger, the more the top of the list counts.
+        surrogate: ℓ: "exp", "squared_hinge", "hinge", "logistic", "sigmoid", or an elementwise function of t.
+        margin: of the hinges.
+        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+
+    >>> loss_fn = PNormPushLoss(n=5)
+    >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
+    >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
+
+    Reference: Rudin, *The P-Norm Push*, JMLR 2009.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        p: float = 4,
+        surrogate: SurrogateLike = "exp",
+        margin: float = 1.0,
+        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+    ) -> None:
+        check_number(p, "p", at_least=1)
+        ell = resolve_surrogate(surrogate, margin)
+        super().__init__(_Power(p, ell.is_exp), n, rule=rule, log=ell.is_exp)
+        self.p, self.surrogate = p, ell
+
+    @classmethod
+    def from_targets(cls, target: Any, **options: Any) -> PNormPushLoss:
+        """With n counted in the training targets."""
+        return cls(count_positives(target)[0], **options)
+
+    def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        """The loss of a batch: scores, targets and rows, [B] each."""
+        return self._finish(p_norm_push_inner(scores, target, surrogate=self.surrogate), index)
+
+
+class PartialAUCLoss(Loss):
+    r"""One-way partial AUC: for every positive, a soft maximum over the negatives above it.
+
+    .. math:: F = \frac{1}{n_+} \sum_{i \in S_+} \tau \log \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
+
+    Called as ``loss(scores, target, index)`` with [B] each; in log space.
+
+    Args:
+        n: training examples; ``index`` lies in [0, n).
+        temperature: τ; the smaller, the fewer negatives count.
+        surrogate: ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function of t.
+        margin: of the hinges.
+        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+
+    >>> loss_fn = PartialAUCLoss(n=5)
+    >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
+    >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
+
+    Reference: Zhu et al., *When AUC Meets DRO*, ICML 2022 (SOPA-s).
+    """
+
+    def __init__(
+        self,
+        n: int,
+        temperature: float = 1.0,
+        surrogate: SurrogateLike = "squared_hinge",
+        margin: float = 1.0,
+        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+    ) -> None:
+        check_number(temperature, "temperature", above=0)
+        super().__init__(Scale(temperature), n, rule=rule, log=True)
+        self.temperature = temperature
+        self.surrogate = resolve_surrogate(surrogate, margin)
+
+    @classmethod
+    def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
+        """With n counted in the training targets."""
+        return cls(count_positives(target)[0], **options)
+
+    def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        """The loss of a batch: scores, targets and rows, [B] each."""
+        estimate = partial_auc_inner(scores, target, surrogate=self.surrogate, temperature=self.temperature)
+        return self._finish(estimate, index)

@@ -1,0 +1,234 @@
+"""Losses of learning to rank: ListNet, ListMLE, NDCG."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fcco._checks import as_index
+from fcco._coupled import Outer
+from fcco._rules import SOX, Rule
+from fcco.functional._checks import as_groups, check_choice, check_count, check_number, check_relevance
+from fcco.functional._inner import OwnTerm, check_own_term
+from fcco.functional._inner_listwise import Lists, list_mle_inner, list_net_inner, ndcg_inner
+from fcco.functional._listwise import _ideal_dcg
+from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
+from fcco.functional._tensors import segment_logsumexp, widen
+from fcco.losses._base import Loss, Scale
+
+
+def describe_lists(relevance: Any, query: Any, *, target: str = "proportional", k: int | None = None) -> Lists:
+    """What the losses need to know of every item's query, [n] each."""
+    relevance, query = torch.as_tensor(np.asarray(relevance)), torch.as_tensor(np.asarray(query))
+    check_relevance(relevance, relevance, "relevance", signed=True)
+    lists, count = as_groups(query, "query", relevance, "relevance")
+    y = widen(relevance)
+    share = y if target == "softmax" else y.clamp(min=0).log()
+    gain = torch.expm1(y.clamp(min=0) * math.log(2))
+    size = lists.bincount()
+    relevant = torch.zeros_like(size).index_add(0, lists, (relevance > 0).to(size.dtype))
+    # A query without relevant items has the total e^-inf, which a sum over nothing but -inf would not give.
+    total = segment_logsumexp(share.clamp(min=-1e300), lists, count)
+    total = torch.where((relevant > 0) | (target == "softmax"), total, -math.inf)
+    return Lists(*(values[lists] for values in (size, relevant, total, _ideal_dcg(gain, lists, count, k))))
+
+
+class _ListwiseLoss(Loss):
+    """A loss over the items of queries, of whose lists everything may be known beforehand, or nothing."""
+
+    def __init__(
+        self, outer: Outer, n: int, *, lists: Lists | None, own_term: OwnTerm, rule: Rule, log: bool = True
+    ) -> None:
+        super().__init__(outer, n, rule=rule, log=log)
+        check_own_term(own_term)
+        self.own_term: OwnTerm = own_term
+        for name in Lists._fields:
+            values = None if lists is None else getattr(lists, name)
+            if values is not None and values.shape != (self.n,):
+                raise ValueError(f"lists.{name} must have the shape [{self.n}], got {list(values.shape)}")
+            self.register_buffer(f"list_{name}", values, persistent=False)
+
+    def _lists(self, index: Any, like: Tensor) -> Lists | None:
+        known = [getattr(self, f"list_{name}") for name in Lists._fields]
+        if known[0] is None or not self.training:
+            return None
+        return Lists(*known).at(as_index(index, like.device).clamp(0, self.n - 1))
+
+
+class ListNetLoss(_ListwiseLoss):
+    r"""Cross entropy between the relevances and the scores of each query, over lists of any length.
+
+    .. math:: F = \frac{1}{Q} \sum_q \sum_{i \in q} P(y_i) \log \sum_{j \in q} e^{h_j - h_i}
+
+    Called as ``loss(scores, relevance, query, index)`` with [B] each: some items of some queries; in log space. With
+    ``rule=fcco.BSGD()`` and nothing known of the lists it is the usual loss of the lists in the batch.
+
+    Args:
+        n: training items; ``index`` lies in [0, n).
+        target: "proportional", P(y) ∝ y, or "softmax", P(y) ∝ e^y.
+        lists: sizes and totals of the queries, which :meth:`from_targets` takes from the training data. With them a
+            batch may hold any part of a list; without, the batch's items are taken for the whole.
+        rule: see :class:`fcco.SOX`.
+        own_term: "exact" or "sampled".
+
+    >>> loss_fn = ListNetLoss.from_targets(relevance=[1.0, 0.0, 0.0, 2.0, 1.0], query=[0, 0, 0, 1, 1])
+    >>> scores = torch.tensor([0.3, 0.1, 0.9], requires_grad=True)
+    >>> relevance, query = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0, 0, 1])
+    >>> loss_fn(scores, relevance, query, index=torch.tensor([0, 2, 3])).backward()
+
+    Reference: Cao et al., *Learning to Rank: From Pairwise Approach to Listwise Approach*, ICML 2007.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        target: str = "proportional",
+        lists: Lists | None = None,
+        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        own_term: OwnTerm = "exact",
+    ) -> None:
+        check_choice(target, "target", ("proportional", "softmax"))
+        super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule)
+        self.target = target
+
+    @classmethod
+    def from_targets(cls, relevance: Any, query: Any, *, target: str = "proportional", **options: Any) -> ListNetLoss:
+        """With the lists described by the training data, [n] each."""
+        lists = describe_lists(relevance, query, target=target)
+        return cls(len(lists.size), target, lists, **options)
+
+    def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
+        """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
+        lists = self._lists(index, scores)
+        estimate = list_net_inner(scores, relevance, query, lists=lists, target=self.target, own_term=self.own_term)
+        return self._finish(estimate, index)
+
+
+class ListMLELoss(_ListwiseLoss):
+    r"""Likelihood of drawing each query's items in the order of their relevance.
+
+    .. math:: F = \frac{1}{n} \sum_i \log \sum_{j \in q_i, y_j \le y_i} e^{h_j - h_i}
+
+    Called as ``loss(scores, relevance, query, index)`` with [B] each: some items of some queries; in log space.
+
+    Args:
+        n: training items; ``index`` lies in [0, n).
+        lists: sizes of the queries, which :meth:`from_targets` takes from the training data. With them a batch may hold
+            any part of a list; without, the batch's items are taken for the whole.
+        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+        own_term: "exact" or "sampled".
+
+    >>> loss_fn = ListMLELoss.from_targets(relevance=[1.0, 0.0, 0.0, 2.0, 1.0], query=[0, 0, 0, 1, 1])
+    >>> scores = torch.tensor([0.3, 0.1, 0.9], requires_grad=True)
+    >>> relevance, query = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0, 0, 1])
+    >>> loss_fn(scores, relevance, query, index=torch.tensor([0, 2, 3])).backward()
+
+    Reference: Xia et al., *Listwise Approach to Learning to Rank*, ICML 2008.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        lists: Lists | None = None,
+        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        own_term: OwnTerm = "exact",
+    ) -> None:
+        super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule)
+
+    @classmethod
+    def from_targets(cls, relevance: Any, query: Any, **options: Any) -> ListMLELoss:
+        """With the lists described by the training data, [n] each."""
+        lists = describe_lists(relevance, query)
+        return cls(len(lists.size), lists, **options)
+
+    def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
+        """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
+        lists = self._lists(index, scores)
+        return self._finish(list_mle_inner(scores, relevance, query, lists=lists, own_term=self.own_term), index)
+
+
+@dataclass(frozen=True)
+class _Discount:
+    """f(r) = -1 / log2(1 + r), within a soft top k."""
+
+    log: bool
+    k: int | None
+    sharpness: float
+
+    def __call__(self, rank: Tensor) -> Tensor:
+        discount = math.log(2) / (F.softplus(rank) if self.log else torch.log1p(rank))
+        if self.k is None:
+            return -discount
+        rank = rank.clamp(max=60.0).exp() if self.log else rank
+        return -discount * torch.sigmoid(self.sharpness * (self.k + 0.5 - rank))
+
+
+class NDCGLoss(_ListwiseLoss):
+    r"""Negative of a smooth normalised discounted cumulative gain, over lists of any length.
+
+    .. math:: F = -\frac{1}{Q} \sum_q \frac{1}{Z_q} \sum_{i \in q} \frac{2^{y_i} - 1}{\log_2(1 + r_i)},
+        \qquad r_i = 1 + \sum_{j \in q, j \ne i} \ell(h_j - h_i)
+
+    Called as ``loss(scores, relevance, query, index)`` with [B] each: some items of some queries.
+
+    Args:
+        n: training items; ``index`` lies in [0, n).
+        surrogate: ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function of t.
+        margin: of the hinges.
+        k: length of the top that counts, softly; None: all.
+        sharpness: of the top's edge.
+        lists: sizes and ideal gains of the queries, which :meth:`from_targets` takes from the training data. With them
+            a batch may hold any part of a list; without, the batch's items are taken for the whole.
+        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+        own_term: "exact" or "sampled".
+
+    >>> loss_fn = NDCGLoss.from_targets(relevance=[1.0, 0.0, 0.0, 2.0, 1.0], query=[0, 0, 0, 1, 1])
+    >>> scores = torch.tensor([0.3, 0.1, 0.9], requires_grad=True)
+    >>> relevance, query = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0, 0, 1])
+    >>> loss_fn(scores, relevance, query, index=torch.tensor([0, 2, 3])).backward()
+
+    Reference: Qiu et al., *Large-scale Stochastic Optimization of NDCG Surrogates*, ICML 2022.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        surrogate: SurrogateLike = "squared_hinge",
+        margin: float = 1.0,
+        k: int | None = None,
+        sharpness: float = 2.0,
+        lists: Lists | None = None,
+        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        own_term: OwnTerm = "exact",
+    ) -> None:
+        check_count(k, "k")
+        check_number(sharpness, "sharpness", above=0)
+        ell = resolve_surrogate(surrogate, margin)
+        outer = _Discount(ell.is_exp, k, sharpness)
+        super().__init__(outer, n, lists=lists, own_term=own_term, rule=rule, log=ell.is_exp)
+        self.surrogate, self.k = ell, k
+
+    @classmethod
+    def from_targets(cls, relevance: Any, query: Any, *, k: int | None = None, **options: Any) -> NDCGLoss:
+        """With the lists described by the training data, [n] each."""
+        lists = describe_lists(relevance, query, k=k)
+        return cls(len(lists.size), k=k, lists=lists, **options)
+
+    def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
+        """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
+        estimate = ndcg_inner(
+            scores,
+            relevance,
+            query,
+            surrogate=self.surrogate,
+            lists=self._lists(index, scores),
+            k=self.k,
+            own_term=self.own_term,
+        )
+        return self._finish(estimate, index)

@@ -1,0 +1,110 @@
+"""Losses of robust learning: invariance to perturbations, and the worst of several groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fcco._checks import as_index, check_rows
+from fcco._rules import SOX, Rule
+from fcco.functional._checks import as_mask, check_floats, check_number, check_per_example
+from fcco.functional._inner import masked_logsumexp
+from fcco.losses._base import Loss
+
+
+def _softplus_of_minus(u: Tensor) -> Tensor:
+    return F.softplus(-u)
+
+
+class InvariantLogisticLoss(Loss):
+    r"""Logistic loss of the mean score over perturbed observations, of which a few are drawn at a time.
+
+    .. math:: F = \frac 1 n \sum_i \log\bigl(1 + e^{-b_i g_i}\bigr), \qquad g_i = \mathbb{E}\, h(x_i + noise)
+
+    Called as ``loss(scores, target, index)`` with [B1, B2], [B1] and [B1].
+
+    Args:
+        n: training examples; ``index`` lies in [0, n).
+        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+
+    >>> loss_fn = InvariantLogisticLoss(n=5)
+    >>> loss_fn(torch.tensor([[1.0, -1.0]]), torch.tensor([1]), torch.tensor([4]))  # log 2
+    tensor(0.6931)
+
+    Reference: Hu et al., *Biased Stochastic First-Order Methods for Conditional Stochastic Optimization*, NeurIPS 2020.
+    """
+
+    def __init__(self, n: int, rule: Rule = SOX(gamma=0.1)) -> None:  # noqa: B008 (frozen)
+        super().__init__(_softplus_of_minus, n, rule=rule)
+
+    def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        """The loss of a batch: scores of observations [B1, B2], targets 0 and 1 (or bool) and rows [B1]."""
+        check_floats(scores, "scores", "[B1, B2]")
+        positive = as_mask(target, "target", scores, "scores", signs=False)
+        mean = scores.mean(1)
+        return self.coupled(torch.where(positive, mean, -mean), index)
+
+
+@dataclass(frozen=True)
+class _SoftMaximum:
+    """F itself, once for every group: all groups are in one logarithm, so f of a row is a function of all rows."""
+
+    temperature: float
+
+    def __call__(self, u: Tensor, index: Tensor, known: Tensor) -> Tensor:
+        peak = masked_logsumexp(u / self.temperature, known) - known.sum().log()
+        return (self.temperature * peak).expand_as(u)
+
+
+class GroupDROLoss(Loss):
+    r"""Soft maximum of the groups' mean losses: distributionally robust over groups.
+
+    .. math:: F = \tau \log \frac 1 K \sum_k e^{g_k / \tau}, \qquad g_k = \text{mean loss of group } k
+
+    Called as ``loss(losses, group)`` with [B] each: losses of examples, and their groups in [0, K). The outer examples
+    are the groups, so the table has K rows. Groups that the batch lacks keep their row, which still enters the soft
+    maximum; in the gradient, the groups that it has stand for all.
+
+    Args:
+        n_groups: K.
+        temperature: τ; the smaller, the more the worst group counts.
+        rule: SOX, SOAP or BSGD; see :class:`fcco.SOX`. ``fcco.BSGD()`` is the in-batch loss.
+
+    >>> loss_fn = GroupDROLoss(n_groups=2, temperature=0.01)
+    >>> loss_fn(torch.tensor([0.0, 2.0, 3.0]), torch.tensor([0, 0, 1]))  # nearly 3
+    tensor(2.9931)
+
+    Reference: Sagawa et al., *Distributionally Robust Neural Networks for Group Shifts*, ICLR 2020.
+    """
+
+    def __init__(
+        self,
+        n_groups: int,
+        temperature: float = 1.0,
+        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+    ) -> None:
+        check_number(temperature, "temperature", above=0)
+        if rule.decays or rule.all_rows or rule.needs_previous:
+            raise ValueError(f"GroupDROLoss takes SOX, SOAP or BSGD, got {rule}")
+        super().__init__(_SoftMaximum(temperature), n_groups, rule=rule)
+
+    def forward(self, losses: Tensor, group: Tensor) -> Tensor:
+        """The loss of a batch: losses of examples and their groups, [B] each."""
+        check_floats(losses, "losses", "[B]")
+        check_per_example(group, "group", losses, "losses")
+        rows = as_index(group, losses.device)
+        check_rows(rows, self.n)
+        counts = losses.new_zeros(self.n).index_add(0, rows, torch.ones_like(losses))
+        present = counts > 0
+        means = losses.new_zeros(self.n).index_add(0, rows, losses) / counts.clamp(min=1)
+        # The gradient of the groups at hand is scaled up to that of all groups; the value is not.
+        means = means + (means - means.detach()) * (self.n / present.sum() - 1)
+        known, held = self.table.visited(None).bool(), self.table.read(None, cold=0.0).to(losses.dtype)
+        if not self.training:
+            known = torch.zeros_like(known)
+        inner = torch.where(present, means, held)
+        everyone = torch.arange(self.n, device=losses.device)
+        return self.coupled(inner, everyone, weight=present, sample=known | present)

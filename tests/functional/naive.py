@@ -1,0 +1,142 @@
+"""Every objective as its formula reads, with loops over all pairs, in NumPy."""
+
+import math
+
+import numpy as np
+
+SURROGATES = {
+    "squared_hinge": lambda t, margin: max(margin + t, 0.0) ** 2,
+    "hinge": lambda t, margin: max(margin + t, 0.0),
+    "logistic": lambda t, margin: np.logaddexp(0.0, t),
+    "exp": lambda t, margin: math.exp(t),
+    "exponential": lambda t, margin: math.exp(t),
+    "sigmoid": lambda t, margin: math.exp(-np.logaddexp(0.0, -t)),
+}
+
+
+def surrogate_of(name, margin):
+    function = SURROGATES[name]
+    return lambda t: function(t, margin)
+
+
+def log_sum_exp(values):
+    return np.logaddexp.reduce(np.asarray(values, dtype=float))
+
+
+def where(condition):
+    return np.flatnonzero(condition)
+
+
+def average_precision_loss(scores, target, *, margin=1.0, surrogate="squared_hinge"):
+    ell, positives = surrogate_of(surrogate, margin), where(target > 0)
+    ratios = []
+    for i in positives:
+        numerator = sum(ell(scores[j] - scores[i]) for j in positives)
+        denominator = sum(ell(h - scores[i]) for h in scores)
+        ratios.append(numerator / denominator)
+    return -np.mean(ratios)
+
+
+def p_norm_push_loss(scores, target, *, p=4.0, surrogate="exp", margin=1.0):
+    ell = surrogate_of(surrogate, margin)
+    positives, negatives = where(target > 0), where(target <= 0)
+    return np.mean([np.mean([ell(scores[i] - scores[j]) for j in positives]) ** p for i in negatives])
+
+
+def partial_auc_loss(scores, target, *, surrogate="squared_hinge", margin=1.0, temperature=1.0):
+    ell = surrogate_of(surrogate, margin)
+    positives, negatives = where(target > 0), where(target <= 0)
+    terms = []
+    for i in positives:
+        logits = [ell(scores[j] - scores[i]) / temperature for j in negatives]
+        terms.append(temperature * (log_sum_exp(logits) - math.log(len(negatives))))
+    return np.mean(terms)
+
+
+def nca_loss(embeddings, labels):
+    total, n = 0.0, len(labels)
+    for i in range(n):
+        closeness = {j: -np.sum((embeddings[i] - embeddings[j]) ** 2) for j in range(n) if j != i}
+        same = [c for j, c in closeness.items() if labels[j] == labels[i]]
+        if same:
+            total += math.exp(log_sum_exp(same) - log_sum_exp(list(closeness.values())))
+    return -total / n
+
+
+def list_net_loss(scores, relevance, query, *, target="proportional"):
+    losses = []
+    for q in np.unique(query):
+        h, y = scores[query == q], relevance[query == q].astype(float)
+        weight = np.exp(y - y.max()) if target == "softmax" else y
+        if weight.sum() > 0:
+            share = weight / weight.sum()
+            losses.append(sum(p * log_sum_exp(h - own) for p, own in zip(share, h, strict=True)))
+    return np.mean(losses)
+
+
+def list_mle_loss(scores, relevance, query):
+    terms = []
+    for i in range(len(scores)):
+        below = (query == query[i]) & (relevance <= relevance[i])
+        terms.append(log_sum_exp(scores[below] - scores[i]))
+    return np.mean(terms)
+
+
+def ndcg_loss(scores, relevance, query, *, surrogate="squared_hinge", margin=1.0, k=None, sharpness=2.0):
+    ell, values = surrogate_of(surrogate, margin), []
+    for q in np.unique(query):
+        h, gain = scores[query == q], 2.0 ** relevance[query == q] - 1
+        ideal = sum(g / math.log2(2 + place) for place, g in enumerate(sorted(gain, reverse=True)[:k]))
+        if ideal == 0:
+            continue
+        value = 0.0
+        for i in range(len(h)):
+            rank = 1 + sum(ell(h[j] - h[i]) for j in range(len(h)) if j != i)
+            inside = 1.0 if k is None else math.exp(-np.logaddexp(0.0, -sharpness * (k + 0.5 - rank)))
+            value += inside * gain[i] / math.log2(1 + rank)
+        values.append(value / ideal)
+    return -np.mean(values)
+
+
+def cox_loss(risk, time, event, *, ties="breslow"):
+    terms = []
+    for t in np.unique(time[event > 0]):
+        tied = risk[(time == t) & (event > 0)]
+        others = np.concatenate([risk[time > t], risk[(time == t) & (event == 0)]])
+        for left, own in enumerate(tied):
+            stays = 1 - left / len(tied) if ties == "efron" else 1.0
+            terms.append(log_sum_exp(np.concatenate([others, tied + math.log(stays)]) - own))
+    return np.mean(terms)
+
+
+def latent_variable_loss(log_likelihood, log_weight):
+    pairs = zip(log_likelihood, log_weight, strict=True)
+    return np.mean([-log_sum_exp(p + w) + log_sum_exp(w) for p, w in pairs])
+
+
+def softmax_loss(target_logit, logits):
+    return np.mean([log_sum_exp(row - own) for own, row in zip(target_logit, logits, strict=True)])
+
+
+def contrastive_loss(first, second, *, temperature=0.1, mode="two_views", include_positive=False, normalize=True):
+    if normalize:
+        first, second = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (first, second))
+    n, terms = len(first), []
+    for anchors, others in ((first, second), (second, first)):
+        for i in range(n):
+            rivals = [others[j] for j in range(n) if j != i or include_positive]
+            if mode == "two_views":
+                rivals += [anchors[j] for j in range(n) if j != i]
+            logits = [(anchors[i] @ b - anchors[i] @ others[i]) / temperature for b in rivals]
+            terms.append(log_sum_exp(logits) - math.log(len(rivals)))
+    return np.mean(terms)
+
+
+def invariant_logistic_loss(scores, target):
+    signs = np.where(target > 0, 1.0, -1.0)
+    return np.mean([np.logaddexp(0.0, -b * np.mean(row)) for b, row in zip(signs, scores, strict=True)])
+
+
+def group_dro_loss(losses, group, *, temperature=1.0):
+    means = np.array([losses[group == k].mean() for k in np.unique(group)])
+    return temperature * (log_sum_exp(means / temperature) - math.log(len(means)))

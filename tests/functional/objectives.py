@@ -1,0 +1,125 @@
+"""What the contract tests run over: every objective, with every option that changes its formula."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+import fcco.functional
+from functional import naive
+
+NAMES = ("squared_hinge", "hinge", "logistic", "exp", "sigmoid")
+PAIRWISE = {
+    "nca_loss",
+    "contrastive_loss",
+    "partial_auc_loss",
+    "average_precision_loss",
+    "p_norm_push_loss",
+    "ndcg_loss",
+}
+
+
+def binary(rng, n):
+    target = np.arange(n) % 3 == 0
+    return [rng.normal(size=n)], [rng.permutation(target).astype(int)]
+
+
+def ranking(rng, n):
+    query = rng.choice([-7, 3, 10**12], size=n)
+    return [rng.normal(size=n)], [rng.integers(0, 4, size=n), query]
+
+
+def survival(rng, n):
+    return [rng.normal(size=n)], [rng.integers(1, 4, size=n).astype(float), rng.permutation(np.arange(n) % 3 > 0)]
+
+
+def classes(rng, n):
+    return [rng.normal(size=(n, 3))], [rng.choice([-2, 5, 40], size=n)]
+
+
+def latent(rng, n):
+    return [-rng.exponential(size=(n, 5)), rng.normal(size=(n, 5))], []
+
+
+def logits(rng, n):
+    scores = rng.normal(size=(n, 4))
+    return [scores[:, 1].copy(), scores], []
+
+
+def views(rng, n):
+    return [rng.normal(size=(n, 3)), rng.normal(size=(n, 3))], []
+
+
+def observations(rng, n):
+    return [rng.normal(size=(n, 4))], [rng.choice([-1, 1], size=n)]
+
+
+def grouped(rng, n):
+    return [rng.exponential(size=n)], [rng.choice([4, -1, 9], size=n)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An objective with options; ``data`` gives its differentiable arguments and the others, in that order."""
+
+    name: str
+    data: object
+    options: dict = field(default_factory=dict)
+
+    def __str__(self):
+        return "-".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
+
+    @property
+    def chunked(self):
+        return self.name in PAIRWISE
+
+    def make(self, n=11, seed=0, dtype=torch.float64, scale=1.0):
+        """(differentiable tensors, others)."""
+        floats, others = self.data(np.random.default_rng(seed), n)
+        floats = [torch.tensor(scale * x).to(dtype).requires_grad_() for x in floats]
+        return floats, [torch.as_tensor(x) for x in others]
+
+    def __call__(self, *arguments, **options):
+        return getattr(fcco.functional, self.name)(*arguments, **{**self.options, **options})
+
+    def naive(self, *arguments):
+        arrays = [x.detach().double().numpy() if x.is_floating_point() else x.numpy() for x in arguments]
+        return getattr(naive, self.name)(*arrays, **self.options)
+
+
+BIPARTITE = [
+    Case(name, binary, {"surrogate": surrogate, **options})
+    for name, options in (
+        ("average_precision_loss", {"margin": 0.6}),
+        ("p_norm_push_loss", {"margin": 0.6, "p": 2.5}),
+        ("partial_auc_loss", {"margin": 0.6, "temperature": 0.5}),
+    )
+    for surrogate in NAMES
+]
+NDCG = [Case("ndcg_loss", ranking, {"surrogate": s, "margin": 0.6, "k": k}) for s in NAMES for k in (None, 2)]
+CONTRASTIVE = [
+    Case("contrastive_loss", views, {"mode": mode, "include_positive": positive, "temperature": 0.5})
+    for mode in ("two_views", "cross_modal")
+    for positive in (False, True)
+]
+CASES = [
+    *BIPARTITE,
+    *NDCG,
+    *CONTRASTIVE,
+    Case("nca_loss", classes),
+    Case("list_net_loss", ranking),
+    Case("list_net_loss", ranking, {"target": "softmax"}),
+    Case("list_mle_loss", ranking),
+    Case("cox_loss", survival),
+    Case("cox_loss", survival, {"ties": "efron"}),
+    Case("latent_variable_loss", latent),
+    Case("softmax_loss", logits),
+    Case("invariant_logistic_loss", observations),
+    Case("group_dro_loss", grouped, {"temperature": 0.3}),
+]
+DEFAULTS = [Case(case.name, case.data) for case in {case.name: case for case in CASES}.values()]
+
+
+def value_and_gradients(case, floats, others, **options):
+    loss = case(*floats, *others, **options)
+    return loss, torch.autograd.grad(loss, floats)

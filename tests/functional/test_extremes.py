@@ -1,0 +1,158 @@
+"""Scores of ±1e4, and what single precision must not lose."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import fcco.functional as F
+from functional.objectives import CASES, Case, binary, ranking, survival, value_and_gradients
+
+# e^t itself overflows in these, and their value with it.
+OVERFLOWING = [
+    c for c in CASES if c.name in ("p_norm_push_loss", "partial_auc_loss") and c.options["surrogate"] == "exp"
+]
+FINITE = [case for case in CASES if case not in OVERFLOWING]
+DTYPES = [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("case", FINITE, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_value_and_gradient_are_finite(case, dtype):
+    floats, others = case.make(n=30, scale=1e4, dtype=dtype)
+    loss, gradients = value_and_gradients(case, floats, others)
+    assert loss.isfinite()
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("case", [case for case in FINITE if case.options.get("surrogate") != "exp"], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_value_is_the_formula_still(case, dtype):
+    floats, others = case.make(n=30, scale=1e4, dtype=dtype)
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-6
+    np.testing.assert_allclose(case(*floats, *others).item(), case.naive(*floats, *others), rtol=tolerance, atol=1e-30)
+
+
+@pytest.mark.parametrize("case", [Case("list_mle_loss", ranking), Case("cox_loss", survival)], ids=str)
+def test_gradient_is_that_of_the_formula_still(case):
+    (scores,), others = case.make(n=60, scale=1e4)
+    _, (gradient,) = value_and_gradients(case, [scores], others)
+    if case.name == "cox_loss":
+        time, event = others
+        inside, outer = time >= time.unsqueeze(1), event
+    else:
+        relevance, query = others
+        inside = (query == query.unsqueeze(1)) & (relevance <= relevance.unsqueeze(1))
+        outer = torch.ones_like(query, dtype=torch.bool)
+    share = (scores - scores.unsqueeze(1)).masked_fill(~inside, -math.inf).softmax(1)
+    expected = (share - torch.eye(60))[outer].mean(0)
+    torch.testing.assert_close(gradient, expected.detach(), rtol=1e-10, atol=1e-14)
+
+
+def test_low_list_behind_a_high_one_keeps_its_digits():
+    scores = torch.tensor([1e4, 1e4, -1e4, -1e4 + 1], dtype=torch.float64)
+    loss = F.list_mle_loss(scores, torch.tensor([1, 0, 1, 0]), torch.tensor([0, 0, 1, 1]))
+    np.testing.assert_allclose(loss.item(), (math.log(2) + math.log1p(math.e)) / 4, rtol=1e-11)
+
+
+def test_embeddings_of_two_distant_clusters_keep_their_digits():
+    """The distances within a cluster are of order 1, its distance to the origin 1e4."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(12) % 3
+    z = rng.normal(size=(12, 2)) * 0.5 + np.where(np.arange(12) < 6, 1e4, -1e4)[:, None]
+    case = next(case for case in CASES if case.name == "nca_loss")
+    arguments = torch.tensor(z), torch.tensor(labels)
+    np.testing.assert_allclose(case(*arguments).item(), case.naive(*arguments), rtol=1e-12)
+
+
+class TestPNormPush:
+    def test_huge_scores_with_small_differences(self):
+        (scores,), (target,) = Case("p_norm_push_loss", binary).make(n=20)
+        loss, gradient = value_and_gradients(Case("p_norm_push_loss", binary), [scores], [target])
+        shifted = (scores.detach() + 1e4).requires_grad_()
+        shifted_loss, shifted_gradient = value_and_gradients(Case("p_norm_push_loss", binary), [shifted], [target])
+        torch.testing.assert_close(shifted_loss, loss, rtol=1e-10, atol=0)
+        torch.testing.assert_close(shifted_gradient, gradient, rtol=1e-10, atol=0)
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_perfect_ranking_by_far_is_zero(self, dtype):
+        scores = torch.tensor([1e4, -1e4, -1e4], dtype=dtype, requires_grad=True)
+        loss = F.p_norm_push_loss(scores, torch.tensor([1, 0, 0]))
+        loss.backward()
+        assert loss == 0
+        assert torch.equal(scores.grad, torch.zeros(3, dtype=dtype))
+
+    def test_terms_that_overflow_may_cancel(self):
+        """e^100 twice over: e^{p h_i} alone is beyond float32, and its product with e^{-p h_j} is not."""
+        scores = torch.tensor([100.0, 99.0], requires_grad=True)
+        loss = F.p_norm_push_loss(scores, torch.tensor([1, 0]))
+        loss.backward()
+        torch.testing.assert_close(loss, torch.tensor(math.exp(-4)))
+        torch.testing.assert_close(scores.grad, torch.tensor([-4.0, 4.0]) * math.exp(-4))
+
+    def test_overflow_is_infinite(self):
+        assert F.p_norm_push_loss(torch.tensor([0.0, 1e4]), torch.tensor([1, 0])) == math.inf
+
+
+def test_ndcg_of_tiny_discounts():
+    """With exp the rank of the only relevant item is e^20000, and its discount 1 / log2 of that."""
+    scores = torch.tensor([-1e4, 1e4], requires_grad=True)
+    loss = F.ndcg_loss(scores, torch.tensor([1, 0]), torch.tensor([0, 0]), surrogate="exp")
+    loss.backward()
+    torch.testing.assert_close(loss, torch.tensor(-math.log(2) / 2e4))
+    torch.testing.assert_close(scores.grad, torch.tensor([-1.0, 1.0]) * math.log(2) / 2e4**2)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.options.get("surrogate") in ("hinge", "squared_hinge")], ids=str
+)
+def test_offset_scores_in_single_precision(case):
+    (scores,), others = case.make(n=200, dtype=torch.float32)
+    scores = (scores.detach() + 1e3).requires_grad_()
+    loss, (gradient,) = value_and_gradients(case, [scores], others)
+    exact, (exact_gradient,) = value_and_gradients(case, [scores.detach().double().requires_grad_()], others)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient.double(), exact_gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_contrast_of_vectors_whose_square_is_not_a_float32(scale):
+    case = Case("contrastive_loss", None)
+    first, second = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(case(first * scale, second), case(first, second))
+
+
+class TestLarge:
+    """Far too many pairs to go through: what runs here runs by sorting."""
+
+    N = 100_000
+
+    @pytest.fixture
+    def rng(self):
+        return torch.Generator().manual_seed(0)
+
+    def finite(self, loss, scores):
+        (gradient,) = torch.autograd.grad(loss, scores)
+        assert loss.isfinite()
+        assert gradient.isfinite().all()
+
+    @pytest.mark.parametrize("function", [F.average_precision_loss, F.p_norm_push_loss])
+    @pytest.mark.parametrize("surrogate", ["squared_hinge", "hinge", "exp"])
+    def test_bipartite(self, rng, function, surrogate):
+        scores = torch.randn(self.N, generator=rng, requires_grad=True)
+        self.finite(function(scores, torch.arange(self.N) % 2, surrogate=surrogate), scores)
+
+    @pytest.mark.parametrize("ties", ["breslow", "efron"])
+    def test_cox(self, rng, ties):
+        risk = torch.randn(self.N, generator=rng, requires_grad=True)
+        time = torch.randint(1000, (self.N,), generator=rng)
+        self.finite(F.cox_loss(risk, time, torch.arange(self.N) % 2, ties=ties), risk)
+
+    @pytest.mark.parametrize("queries", [1, 1000, 100_000])
+    def test_listwise(self, rng, queries):
+        scores = torch.randn(self.N, generator=rng, requires_grad=True)
+        query = torch.randint(queries, (self.N,), generator=rng)
+        relevance = torch.randint(5, (self.N,), generator=rng)
+        for function in (F.list_mle_loss, F.list_net_loss, F.ndcg_loss):
+            self.finite(function(scores, relevance, query), scores)

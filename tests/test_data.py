@@ -1,0 +1,682 @@
+"""Row indices and batch samplers: what an epoch visits, what a batch holds, and that both can be reproduced."""
+
+import copy
+import pickle
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+from fcco.data import (
+    ClassSampler,
+    EventSampler,
+    Indexed,
+    OuterInnerSampler,
+    PositiveNegativeSampler,
+    QuerySampler,
+)
+
+N = 60
+RNG = np.random.default_rng(0)
+TARGET = np.isin(np.arange(N), RNG.permutation(N)[:14])
+LABELS = RNG.integers(0, 9, N)
+QUERY = RNG.integers(0, 11, N)
+RELEVANCE = RNG.integers(0, 3, N)
+
+ALL = list(range(N))
+POSITIVE, NEGATIVE = np.flatnonzero(TARGET).tolist(), np.flatnonzero(~TARGET).tolist()
+RELEVANT = np.flatnonzero(RELEVANCE > 0).tolist()
+
+
+def first_rows(inner):
+    return lambda batch: batch[: len(batch) - inner]
+
+
+def rows_in(rows):
+    return lambda batch: [row for row in batch if row in rows]
+
+
+# name: how to make it, its outer rows, and which rows of a batch are the outer ones
+SAMPLERS = {
+    "outer_inner": (lambda **kw: OuterInnerSampler(N, 7, 5, **kw), ALL, first_rows(5)),
+    "positive": (lambda **kw: PositiveNegativeSampler(TARGET, 3, 4, **kw), POSITIVE, rows_in(POSITIVE)),
+    "negative": (lambda **kw: PositiveNegativeSampler(TARGET, 3, 4, "negative", **kw), NEGATIVE, rows_in(NEGATIVE)),
+    "event": (lambda **kw: EventSampler(TARGET, 3, 4, **kw), POSITIVE, first_rows(4)),
+    "class": (lambda **kw: ClassSampler(LABELS, 3, 4, **kw), ALL, list),
+    "query": (lambda **kw: QuerySampler(QUERY, None, 2, 3, **kw), ALL, list),
+    "query_relevant": (lambda **kw: QuerySampler(QUERY, RELEVANCE, 2, 3, **kw), RELEVANT, rows_in(RELEVANT)),
+    "query_lists": (lambda **kw: QuerySampler(QUERY, RELEVANCE, 2, None, **kw), RELEVANT, rows_in(RELEVANT)),
+}
+every_sampler = pytest.mark.parametrize(("make", "outer", "outer_of"), SAMPLERS.values(), ids=SAMPLERS)
+quick = settings(deadline=None, max_examples=60)
+sizes = st.integers(1, 9)
+
+
+def epochs(sampler, count):
+    return [list(sampler) for _ in range(count)]
+
+
+def visited(batches, outer_of=list):
+    return sorted(row for batch in batches for row in outer_of(batch))
+
+
+def assert_no_repeats(batches):
+    for batch in batches:
+        assert batch
+        assert len(set(batch)) == len(batch)
+
+
+# Indexed
+
+
+class Pairs:
+    """A map-style dataset that is not torch's, and counts how it is read."""
+
+    def __init__(self):
+        self.bulk_reads = 0
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, row):
+        return 10 * row, -row
+
+    def __getitems__(self, rows):
+        self.bulk_reads += 1
+        return [self[row] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (("x", "y"), ("x", "y", 0)),
+        (["x", "y"], ["x", "y", 0]),
+        ({"x": 1}, {"x": 1, "index": 0}),
+        ("x", ("x", 0)),
+        (None, (None, 0)),
+        ((), (0,)),
+    ],
+)
+def test_indexed_adds_the_row_to_any_item(item, expected):
+    assert Indexed([item])[0] == expected
+
+
+def test_indexed_counts_negative_indices_from_the_end():
+    data = Indexed(Pairs())
+    assert data[-1] == (40, -4, 4)
+    assert data[torch.tensor(2)] == (20, -2, 2)
+    assert len(data) == 5
+    assert [item[-1] for item in data] == [0, 1, 2, 3, 4]
+    for index in (5, -6):
+        with pytest.raises(IndexError, match=f"index {index} is outside the dataset's 5 rows"):
+            data[index]
+
+
+def test_indexed_reads_in_bulk_where_the_dataset_can():
+    data = Indexed(Pairs())
+    assert data.__getitems__([3, -5]) == [(30, -3, 3), (0, 0, 0)]
+    assert data.dataset.bulk_reads == 1
+    assert Indexed("abc").__getitems__([2, 0]) == [("c", 2), ("a", 0)]
+
+
+def test_indexed_and_subset_in_either_order():
+    data = TensorDataset(torch.arange(10.0))
+    kept, renumbered = Subset(Indexed(data), [7, 3]), Indexed(Subset(data, [7, 3]))
+    assert [row for _, row in kept] == [7, 3]
+    assert [row for _, row in renumbered] == [0, 1]
+    assert [int(x) for x, _ in renumbered] == [7, 3]
+    x, index = next(iter(DataLoader(kept, batch_size=2)))
+    assert torch.equal(x, index.float())
+
+
+def test_indexed_refuses_what_has_no_rows():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+    for dataset in (Stream(), iter([1]), {1, 2}):
+        with pytest.raises(TypeError, match=f"map-style dataset.* got {type(dataset).__name__}"):
+            Indexed(dataset)
+    with pytest.raises(ValueError, match="item 0 has the key 'index' already: 5"):
+        Indexed([{"index": 5}])[0]
+
+
+# What all samplers promise
+
+
+@every_sampler
+def test_an_epoch_visits_every_outer_row_once(make, outer, outer_of):
+    for drawn in epochs(make(), 3):
+        assert visited(drawn, outer_of) == outer
+        assert_no_repeats(drawn)
+        assert len(drawn) == len(make())
+        assert all(type(row) is int for batch in drawn for row in batch)
+
+
+@every_sampler
+def test_seed_and_epoch_decide_everything(make, outer, outer_of):
+    first, second = epochs(make(seed=3), 2)
+    assert first != second
+    assert epochs(make(seed=3), 2) == [first, second]
+    assert list(make(seed=4)) != first
+    sampler = make(seed=3)
+    sampler.set_epoch(1)
+    assert list(sampler) == second
+    sampler.set_epoch(1)
+    assert list(sampler) == second
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+    assert sampler.epoch == 0
+
+
+@every_sampler
+def test_a_new_iteration_is_a_new_epoch_even_if_the_last_was_left(make, outer, outer_of):
+    reference, sampler = epochs(make(), 3), make()
+    assert next(iter(sampler)) == reference[0][0]
+    iter(sampler)  # not drawn from: DataLoader makes one such
+    assert list(sampler) == reference[1]
+    assert list(sampler) == reference[2]
+
+
+@every_sampler
+def test_global_random_state_is_neither_used_nor_changed(make, outer, outer_of):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = list(make())
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    assert list(make()) == first
+
+
+@every_sampler
+@pytest.mark.parametrize("replicas", [2, 3, 50])
+def test_ranks_divide_the_outer_rows(make, outer, outer_of, replicas):
+    ranks = [make(num_replicas=replicas, rank=rank) for rank in range(replicas)]
+    drawn = [list(sampler) for sampler in ranks]
+    assert {len(batches) for batches in drawn} == {len(ranks[0])}
+    for batches in drawn:
+        assert_no_repeats(batches)
+    times = Counter(row for batches in drawn for row in visited(batches, outer_of))
+    assert sorted(times) == outer
+    if replicas < 10:  # every rank has a share of the last round
+        assert max(times.values()) == 1
+    assert drawn[0] != drawn[1]
+
+
+@every_sampler
+@pytest.mark.parametrize("workers", [0, 2])
+def test_dataloader_draws_the_same_batches(make, outer, outer_of, workers):
+    x = torch.arange(N, dtype=torch.float64)
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    loader = DataLoader(Indexed(TensorDataset(x, 2 * x)), batch_sampler=make(), **options)
+    assert len(loader) == len(make())
+    for expected in epochs(make(), 2):
+        loaded = list(loader)
+        assert [index.tolist() for _, _, index in loaded] == expected
+        assert all(torch.equal(x, index.double()) and torch.equal(y, 2 * x) for x, y, index in loaded)
+
+
+@every_sampler
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_run_resumes_in_mid_epoch(make, outer, outer_of, replicas):
+    options = {"num_replicas": replicas, "rank": replicas - 1, "seed": 5}
+    reference = epochs(make(**options), 3)
+    for drawn in range(len(reference[1]) + 1):
+        sampler = make(**options)
+        list(sampler)
+        if drawn:
+            list(islice(sampler, drawn))
+        # Before epoch 1 has begun, the state is the end of epoch 0.
+        state = sampler.state_dict()
+        assert (state["epoch"], state["drawn"]) == ((1, drawn) if drawn else (0, len(sampler)))
+        resumed = make(**options)
+        list(islice(resumed, 2))
+        resumed.load_state_dict(state)
+        left = reference[1][drawn:] if drawn < len(sampler) else []
+        assert (list(resumed) if left else []) == left
+        assert list(resumed) == reference[2]
+
+
+def test_resuming_survives_set_epoch_and_workers_that_draw_ahead():
+    make = SAMPLERS["outer_inner"][0]
+    reference, sampler = epochs(make(), 3), make()
+    loader = DataLoader(Indexed(range(N)), batch_sampler=sampler, num_workers=2)
+    list(loader)
+    for trained, (_, index) in enumerate(loader, start=1):
+        assert index.tolist() == reference[1][trained - 1]
+        if trained == 3:
+            break
+    state = sampler.state_dict(drawn=3)
+    assert sampler.state_dict()["drawn"] > 3
+    resumed = make()
+    resumed.load_state_dict(state)
+    resumed.set_epoch(state["epoch"])  # as a training loop does
+    assert list(resumed) == reference[1][3:]
+    resumed.set_epoch(1)
+    assert list(resumed) == reference[1]
+
+
+def test_an_iteration_left_behind_does_not_count():
+    sampler = OuterInnerSampler(N, 4)
+    left = iter(sampler)
+    next(left)
+    sampler.set_epoch(7)
+    next(left)
+    assert (sampler.epoch, sampler.state_dict()["drawn"]) == (7, 0)
+
+
+def test_a_state_of_another_sampler_is_refused():
+    sampler = OuterInnerSampler(N, 4)
+    for other, what in [(OuterInnerSampler(N, 4, seed=1), "seed 1"), (OuterInnerSampler(N, 5), "batches 12")]:
+        with pytest.raises(ValueError, match=f"the state has {what}, this sampler"):
+            sampler.load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match="drawn must be at least 0, got -1"):
+        sampler.load_state_dict({**sampler.state_dict(), "drawn": -1})
+    assert sampler.state_dict()["drawn"] == 0
+
+
+@every_sampler
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
+def test_copies_go_on_alike(make, outer, outer_of, clone):
+    sampler = make()
+    next(iter(sampler))
+    assert list(clone(sampler)) == list(sampler)
+
+
+@pytest.mark.parametrize(
+    ("make", "outer_size"),
+    [
+        (lambda **kw: OuterInnerSampler(N, 7, 5, **kw), 7),
+        (lambda **kw: PositiveNegativeSampler(TARGET, 3, 5, **kw), 3),
+        (lambda **kw: EventSampler(TARGET, 3, 5, **kw), 3),
+    ],
+)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_only_the_last_batch_is_short_and_can_be_dropped(make, outer_size, replicas):
+    for rank in range(replicas):
+        lengths = [len(batch) for batch in make(num_replicas=replicas, rank=rank)]
+        assert set(lengths[:-1]) == {outer_size + 5}
+        assert 5 < lengths[-1] < outer_size + 5
+        full = make(num_replicas=replicas, rank=rank, drop_last=True)
+        assert [len(batch) for batch in full] == lengths[:-1]
+        assert len(full) == len(lengths) - 1
+
+
+# One group: outer rows, and inner rows dealt from a deck
+
+
+@quick
+@given(st.data(), sizes, sizes, st.integers(1, 5), st.integers(0, 2**40))
+def test_outer_inner_epochs(data, outer_batch, inner_batch, replicas, seed):
+    n = data.draw(st.integers(outer_batch + inner_batch, 40))
+    split = [
+        OuterInnerSampler(n, outer_batch, inner_batch, seed=seed, num_replicas=replicas, rank=r)
+        for r in range(replicas)
+    ]
+    drawn = [list(sampler) for sampler in split]
+    assert {len(batches) for batches in drawn} == {-(-n // (outer_batch * replicas))}
+    outer = Counter()
+    for batches in drawn:
+        assert_no_repeats(batches)
+        assert all(inner_batch < len(batch) <= outer_batch + inner_batch for batch in batches)
+        outer.update(visited(batches, first_rows(inner_batch)))
+    assert set(outer) == set(range(n))
+    assert outer.total() < n + replicas  # rows visited again are fewer than the ranks ...
+    if n % (outer_batch * replicas) == 0 or n % (outer_batch * replicas) >= replicas:
+        assert outer.total() == n  # ... and none where every rank has a share of the last round
+
+
+@quick
+@given(st.lists(st.booleans(), min_size=2, max_size=40), sizes, sizes, st.booleans(), st.integers(1, 4))
+def test_positive_negative_epochs(target, positives, negatives, positive_is_outer, replicas):
+    target = np.array([True, False, *target])
+    outer = "positive" if positive_is_outer else "negative"
+    times = Counter()
+    for rank in range(replicas):
+        sampler = PositiveNegativeSampler(target, positives, negatives, outer, num_replicas=replicas, rank=rank)
+        batches = list(sampler)
+        assert len(batches) == len(sampler)
+        assert_no_repeats(batches)
+        for batch in batches:
+            labels = target[batch]
+            assert (np.diff(labels.astype(int)) <= 0).all()  # positives first
+            inner_size, inner_count = (negatives, ~target) if positive_is_outer else (positives, target)
+            assert (labels != positive_is_outer).sum() == min(inner_size, inner_count.sum())
+            assert 1 <= (labels == positive_is_outer).sum() <= (positives if positive_is_outer else negatives)
+        times.update(visited(batches, rows_in(np.flatnonzero(target == positive_is_outer))))
+    assert set(times) == set(np.flatnonzero(target == positive_is_outer))
+    assert times.total() < (target == positive_is_outer).sum() + replicas
+
+
+@pytest.mark.parametrize(("negatives", "size"), [(10, 4), (7, 7), (9, 5), (31, 3)])
+def test_the_other_class_is_dealt_evenly(negatives, size):
+    target = np.arange(40 + negatives) < 40
+    times = Counter()
+    for batch in PositiveNegativeSampler(target, 1, size):
+        times.update(batch[1:])
+        assert max(times.values()) - min(times[row] for row in range(40, 40 + negatives)) <= 1
+
+
+def test_the_deck_is_reshuffled_after_every_pass():
+    target = np.arange(60) < 30
+    dealt = [row for batch in PositiveNegativeSampler(target, 1, 2) for row in batch[1:]]
+    assert sorted(dealt[:30]) == sorted(dealt[30:]) == list(range(30, 60))
+    assert dealt[:30] != dealt[30:]
+
+
+def test_ranks_deal_inner_rows_independently():
+    target = np.arange(1000) < 8
+    inner = [
+        [row for batch in PositiveNegativeSampler(target, 2, 20, num_replicas=2, rank=rank) for row in batch[2:]]
+        for rank in range(2)
+    ]
+    assert len(set(inner[0]) & set(inner[1])) < 20  # 1.6 of 40 are expected
+
+
+def test_an_epoch_over_the_negatives_for_average_precision():
+    sampler = PositiveNegativeSampler(TARGET, 4, 4, outer="negative")
+    batches = list(sampler)
+    assert len(batches) == -(-len(NEGATIVE) // 4)
+    times = Counter(row for batch in batches for row in batch[:4])
+    assert sorted(times) == POSITIVE
+    assert max(times.values()) - min(times.values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (32, 32)),
+        ({"batch": 64}, (32, 32)),
+        ({"batch": 10}, (5, 5)),
+        ({"positives": 6}, (6, 6)),
+        ({"negatives": 6}, (6, 6)),
+        ({"positives": 6, "negatives": 2}, (6, 2)),
+    ],
+)
+def test_sizes_are_halves_by_default(options, expected):
+    target = np.arange(200) % 2
+    labels = target[next(iter(PositiveNegativeSampler(target, **options)))]
+    assert (labels.sum(), (1 - labels).sum()) == expected
+
+
+def test_inner_sizes_follow_outer_sizes():
+    event = np.arange(200) % 2
+    assert len(next(iter(OuterInnerSampler(200)))) == 64
+    assert len(next(iter(OuterInnerSampler(200, 5)))) == 10
+    assert len(next(iter(EventSampler(event)))) == 32
+    assert len(next(iter(EventSampler(event, 5)))) == 10
+
+
+def test_pools_smaller_than_asked_for_give_what_they_have():
+    assert sorted(map(len, OuterInnerSampler(5, 4, 4))) == [5, 5]
+    assert list(OuterInnerSampler(1)) == [[0]]
+    assert [len(batch) for batch in PositiveNegativeSampler([1, 1, 1, 0, 0], 2, 9)] == [4, 3]
+    assert [sorted(batch) for batch in EventSampler([0, 1, 0], 2, 9)] == [[0, 1, 2]]
+
+
+@quick
+@given(st.lists(st.booleans(), max_size=30), sizes, sizes, st.integers(0, 9))
+def test_event_epochs(event, events, others, seed):
+    event = np.array([True, *event])
+    sampler = EventSampler(event, events, others, seed=seed)
+    batches, left = list(sampler), int(event.sum())
+    seen = []
+    for batch in batches:
+        count = min(events, left)
+        left -= count
+        seen += batch[:count]
+        assert len(batch) == count + min(others, len(event) - count)
+    assert sorted(seen) == np.flatnonzero(event).tolist()
+    assert_no_repeats(batches)
+
+
+def test_others_are_events_and_censored_alike():
+    others = Counter(row for _ in range(40) for batch in EventSampler(TARGET, 3, 20, seed=_) for row in batch[3:])
+    assert set(others) == set(ALL)
+
+
+def test_inner_rows_are_uniform_over_the_others():
+    """Every (outer, inner) pair of 4 rows is equally likely at every place of the epoch, seams of the deck included.
+
+    4,000 epochs expect 333 of each; 5 standard deviations are 87. A deck that is not shuffled at first never gives some
+    pairs: it misses by 333.
+    """
+    sampler = OuterInnerSampler(4, 1, 1)
+    pairs = [Counter() for _ in range(4)]
+    for _ in range(4000):
+        for place, batch in zip(pairs, sampler, strict=True):
+            place[tuple(batch)] += 1
+    for place in pairs:
+        assert len(place) == 12
+        assert all(abs(count - 4000 / 12) < 87 for count in place.values())
+
+
+# Many groups: classes and queries
+
+
+def parts_of(batches, group):
+    """For every group, how many of its rows came each time it came."""
+    parts = {}
+    for batch in batches:
+        for value, count in Counter(group[row] for row in batch).items():
+            parts.setdefault(value, []).append(count)
+    return parts
+
+
+def assert_even_parts(parts, counts, size):
+    assert set(parts) == set(counts)
+    for value, count in counts.items():
+        assert len(parts[value]) == -(-count // size)
+        assert max(parts[value]) - min(parts[value]) <= 1
+
+
+@quick
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=60), sizes, sizes, st.integers(0, 9), st.integers(1, 3))
+def test_class_epochs(labels, classes, per_class, seed, replicas):
+    split = [
+        ClassSampler(labels, classes, per_class, seed=seed, num_replicas=replicas, rank=r) for r in range(replicas)
+    ]
+    drawn = [list(sampler) for sampler in split]
+    batches = [batch for batches in drawn for batch in batches]
+    assert_no_repeats(batches)
+    assert {len(batches) for batches in drawn} == {len(split[0])}
+
+    counts = Counter(labels)
+    visits = {value: -(-count // per_class) for value, count in counts.items()}
+    steps = max(-(-sum(visits.values()) // classes), max(visits.values()))
+    assert len(split[0]) == -(-steps // replicas)
+    kinds = [len({labels[row] for row in batch}) for batch in batches]
+    assert max(kinds) <= classes
+    assert max(kinds) - min(kinds) <= 1
+    assert set(visited(batches)) == set(range(len(labels)))
+    if sum(visits.values()) >= len(batches):  # otherwise visits are repeated so that no batch is empty
+        assert visited(batches) == list(range(len(labels)))
+        assert_even_parts(parts_of(batches, labels), counts, per_class)
+
+
+def test_full_batches_of_classes_where_the_counts_allow():
+    labels = np.repeat(np.arange(10), 80)
+    drawn = epochs(ClassSampler(labels, classes=5, per_class=8), 20)
+    for batch in drawn[0]:
+        assert sorted(Counter(labels[batch].tolist()).values()) == [8] * 5
+    # Classes meet in many combinations, and all of them from the start of an epoch.
+    assert len({tuple(np.unique(labels[batch])) for batch in drawn[0]}) > 8
+    assert all(len({row // 80 for batch in batches[:10] for row in batch}) == 10 for batches in drawn)
+    meetings = {(a, b) for batches in drawn for batch in batches for a in labels[batch] for b in labels[batch]}
+    assert len(meetings) == 100
+
+
+def test_a_class_with_more_parts_than_batches_is_in_every_batch():
+    labels = np.array([0] * 90 + [1] * 5 + [2] * 5)
+    batches = list(ClassSampler(labels, classes=3, per_class=5))
+    assert len(batches) == 18
+    assert all((labels[batch] == 0).sum() == 5 for batch in batches)
+    assert visited(batches) == list(range(100))
+
+
+@quick
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(-1, 2)), max_size=60),
+    sizes,
+    st.none() | sizes,
+    st.booleans(),
+    st.integers(0, 9),
+)
+def test_query_epochs(rows, queries, items, with_relevance, seed):
+    query, relevance = (np.array(column) for column in zip((0, 1), *rows, strict=True))
+    sampler = QuerySampler(query, relevance if with_relevance else None, queries, items, seed=seed)
+    is_outer = relevance > 0 if with_relevance else np.ones(len(query), bool)
+    batches = list(sampler)
+    assert len(batches) == len(sampler)
+    assert_no_repeats(batches)
+    outer = set(np.flatnonzero(is_outer))
+    assert visited(batches, rows_in(outer)) == sorted(outer)
+    items = items or len(query)
+    counts = Counter(query[is_outer].tolist())
+    assert_even_parts(parts_of([rows_in(outer)(batch) for batch in batches], query.tolist()), counts, items)
+    for batch in batches:
+        order = list(dict.fromkeys(query[batch].tolist()))
+        assert len(order) <= queries
+        for value in order:
+            part = [row for row in batch if query[row] == value]
+            assert batch[batch.index(part[0]) :][: len(part)] == part  # one query after the other
+            first = is_outer[part].astype(int)
+            assert (np.diff(first) <= 0).all()  # relevant ones first
+            if with_relevance:  # and others make up the number, as far as there are any
+                assert len(part) == min(items, first.sum() + ((query == value) & ~is_outer).sum())
+
+
+def test_whole_lists():
+    batches = list(QuerySampler(QUERY, queries=1, items=None))
+    assert sorted(sorted(batch) for batch in batches) == sorted(
+        [row for row in ALL if QUERY[row] == query] for query in set(QUERY)
+    )
+    for batch in QuerySampler(QUERY, RELEVANCE, queries=3, items=None):
+        assert sorted(batch) == np.flatnonzero(np.isin(QUERY, QUERY[batch])).tolist()
+
+
+def test_other_items_of_a_query_are_dealt_evenly():
+    batches = list(QuerySampler([0] * 30, np.arange(30) < 25, 1, 10))
+    times = Counter(row for batch in batches for row in batch if row >= 25)
+    assert set(times) == set(range(25, 30))
+    assert max(times.values()) - min(times.values()) <= 1
+
+
+# Input
+
+
+class Series:
+    """What NumPy sees of a pandas Series."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        list,
+        tuple,
+        np.array,
+        Series,
+        torch.tensor,
+        lambda values: torch.tensor(values, dtype=torch.bfloat16, requires_grad=True),
+        lambda values: np.array(values, dtype=object),
+        lambda values: np.array(values, dtype=np.uint8),
+        lambda values: np.array(values, dtype=bool),
+        lambda values: [float(value) for value in values],
+        lambda values: [bool(value) for value in values],
+    ],
+)
+def test_any_kind_of_vector_will_do(convert):
+    values = TARGET.astype(int).tolist()
+    for make in (PositiveNegativeSampler, EventSampler, ClassSampler, QuerySampler):
+        assert list(make(convert(values))) == list(make(TARGET))
+    assert list(QuerySampler(QUERY, convert(values))) == list(QuerySampler(QUERY, TARGET))
+
+
+def test_pandas():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"y": TARGET.astype(int)}, index=np.arange(N)[::-1])
+    assert list(PositiveNegativeSampler(frame["y"])) == list(PositiveNegativeSampler(TARGET))
+    assert list(ClassSampler(frame["y"].astype("Int64"))) == list(ClassSampler(TARGET))
+    with pytest.raises(ValueError, match=r"labels\[1\] is <NA>"):
+        ClassSampler(pandas.Series([1, None], dtype="Int64"))
+
+
+def test_names_of_classes_and_queries_do_not_matter():
+    names = np.array([f"{value:02d}" for value in LABELS])
+    for labels in (names, names.astype(object), 10.5 * LABELS, LABELS - 100):
+        assert list(ClassSampler(labels)) == list(ClassSampler(LABELS))
+        assert list(QuerySampler(labels)) == list(QuerySampler(LABELS))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PositiveNegativeSampler([0, 1, 2]), r"target\[2\] is 2, neither 0 nor 1"),
+        (lambda: PositiveNegativeSampler([1, -1]), r"target\[1\] is -1, neither 0 nor 1"),
+        (lambda: PositiveNegativeSampler([0, 0.5]), r"target\[1\] is 0.5, neither 0 nor 1"),
+        (lambda: PositiveNegativeSampler([0, float("nan"), 1]), r"target\[1\] is .*nan.*, neither a finite number"),
+        (lambda: PositiveNegativeSampler([0, 0, 0]), "target has no 1 among its 3 values"),
+        (lambda: PositiveNegativeSampler([1, 1]), "target has no 0 among its 2 values"),
+        (lambda: PositiveNegativeSampler([]), "target is empty"),
+        (lambda: PositiveNegativeSampler([[0], [1]]), r"target must have the shape \[n\], got \[2, 1\]"),
+        (lambda: PositiveNegativeSampler(1), r"target must have the shape \[n\], got \[\]"),
+        (lambda: PositiveNegativeSampler([0, 1], positives=0), "positives must be at least 1, got 0"),
+        (lambda: PositiveNegativeSampler([0, 1], negatives=-1), "positives must be at least 1, got -1"),
+        (lambda: PositiveNegativeSampler([0, 1], 1, negatives=0), "negatives must be at least 1, got 0"),
+        (lambda: PositiveNegativeSampler([0, 1], batch=7), "batch must be even, one half for each class, got 7"),
+        (lambda: PositiveNegativeSampler([0, 1], batch=0), "batch must be at least 2, got 0"),
+        (lambda: PositiveNegativeSampler([0, 1], 4, batch=8), "batch=8 stands for both sizes"),
+        (lambda: PositiveNegativeSampler([0, 1], outer="both"), "outer must be 'positive' or 'negative', got 'both'"),
+        (lambda: PositiveNegativeSampler([0, 1], drop_last=True), "drop_last leaves no batch: 1 outer rows are fewer"),
+        (lambda: EventSampler([0, 0]), "event has no 1 among its 2 values"),
+        (lambda: EventSampler([0, 3]), r"event\[1\] is 3, neither 0 nor 1"),
+        (lambda: EventSampler([0, 1], events=0), "events must be at least 1, got 0"),
+        (lambda: EventSampler([0, 1], others=0), "others must be at least 1, got 0"),
+        (lambda: ClassSampler([0, float("inf")]), r"labels\[1\] is .*inf"),
+        (lambda: ClassSampler(["a", None]), r"labels\[1\] is None, neither a finite number nor a string"),
+        (lambda: ClassSampler(np.array(["a", float("nan")], dtype=object)), r"labels\[1\] is nan"),
+        (lambda: ClassSampler([0, 1], classes=0), "classes must be at least 1, got 0"),
+        (lambda: ClassSampler([0, 1], per_class=0), "per_class must be at least 1, got 0"),
+        (lambda: QuerySampler([0, 1], [1]), "relevance must have query's length 2, got 1"),
+        (lambda: QuerySampler([0, 1], [0, -1]), "relevance has no value above 0 among its 2"),
+        (lambda: QuerySampler([0, 1], [1, float("nan")]), r"relevance\[1\] is .*nan"),
+        (lambda: QuerySampler([0, 1], queries=0), "queries must be at least 1, got 0"),
+        (lambda: QuerySampler([0, 1], items=0), "items must be at least 1, got 0"),
+        (lambda: OuterInnerSampler(0), "n must be at least 1, got 0"),
+        (lambda: OuterInnerSampler(4, 0), "outer_batch must be at least 1, got 0"),
+        (lambda: OuterInnerSampler(4, 1, 0), "inner_batch must be at least 1, got 0"),
+        (lambda: OuterInnerSampler(4, rank=2, num_replicas=2), "rank must be less than num_replicas, got rank 2 of 2"),
+        (lambda: OuterInnerSampler(4, rank=-1), "rank must be at least 0, got -1"),
+        (lambda: OuterInnerSampler(4, num_replicas=0), "num_replicas must be at least 1, got 0"),
+        (lambda: OuterInnerSampler(4, seed=-1), "seed must be at least 0, got -1"),
+        (lambda: OuterInnerSampler(4).set_epoch(-1), "epoch must be at least 0, got -1"),
+    ],
+)
+def test_bad_values_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PositiveNegativeSampler(["no", "yes"]), "target must hold numbers, got the dtype <U3"),
+        (lambda: OuterInnerSampler(4, 1.5), "outer_batch must be an integer, got 1.5"),
+        (lambda: OuterInnerSampler(True), "n must be an integer, got True"),
+        (lambda: OuterInnerSampler(4, epoch=3), "epoch"),
+    ],
+)
+def test_bad_types_are_named(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
