@@ -63,6 +63,13 @@ def test_compiled_checks_raise_and_change_nothing(inner, index):
     assert not loss_fn.table.visits.any()
 
 
+def test_compiled_schedules_are_checked():
+    loss_fn = make_loss((fcco.SOX(lambda step: 1.5 + step), False, 1))
+    step = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")
+    with pytest.raises(RuntimeError, match=r"gamma of SOX must be in \(0, 1\]"):
+        step(torch.ones(2, requires_grad=True), torch.tensor([0, 1]))
+
+
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_never_waits_for_the_device(case):
     """On the meta device there is no data, so any attempt to look at a value raises."""

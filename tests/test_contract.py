@@ -180,6 +180,17 @@ class TestBatch:
             assert not inner.grad[~where].any()
         torch.testing.assert_close(state(padded), state(plain), rtol=1e-12, atol=1e-12)
 
+    def test_padding_where_f_has_no_derivative(self):
+        inner = torch.tensor([1.0, 0.0], requires_grad=True)
+        fcco.CoupledLoss(torch.sqrt, 5)(inner, [0, 1], weight=torch.tensor([True, False])).backward()
+        assert inner.grad.tolist() == [0.5, 0.0]
+
+    def test_the_mean_of_large_repeats_does_not_overflow(self):
+        largest = torch.finfo(torch.float32).max
+        loss_fn = fcco.CoupledLoss(torch.log, 5)
+        loss_fn(torch.full((3,), largest), [1, 1, 1])
+        assert loss_fn.table.u[1].item() == pytest.approx(largest)
+
     def test_weights_replace_the_mean(self, case):
         """The loss is linear in the weights, and equal weights of 1 / B1 are the mean."""
         weighted, plain = make_loss(case), make_loss(case)
@@ -328,6 +339,13 @@ class TestLogSpace:
         inner = torch.tensor([-math.inf, 0.0], requires_grad=True)
         loss_fn(inner, [0, 1]).backward()
         assert inner.grad.tolist() == [0.0, 0.25]
+
+    def test_scent_recovers_from_a_tiny_row(self):
+        loss_fn = fcco.CoupledLoss(lambda u: u, 1, rule=fcco.SCENT(1.0), log=True)
+        loss_fn(torch.tensor([-200.0]), [0])
+        inner = torch.tensor([0.0], requires_grad=True)
+        loss_fn(inner, [0]).backward()
+        assert inner.grad.isfinite().all()
 
     def test_safeguard_bounds_the_weight(self):
         """With f = log the gradient's weight is g / u <= 1 / gamma, where the paper's letter has e^30."""

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -101,6 +102,28 @@ class TestOuter:
             loss_fn(torch.ones(2), [0, 1])
         assert not loss_fn.table.visits.any()
 
+    @pytest.mark.parametrize("rule", [fcco.SOX(0.5), fcco.SOAP(0.5), fcco.BSGD()], ids=str)
+    def test_outer_may_work_in_place(self, rule):
+        """What f does to its argument reaches neither the table nor the caller's tensor."""
+        inner = torch.tensor([-1.0, 2.0])
+        loss_fn = fcco.CoupledLoss(nn.ReLU(inplace=True), 3, rule=rule)
+        loss_fn((inner * 1).requires_grad_(), [0, 1]).backward()
+        assert loss_fn.table.u.tolist() == [-1.0, 2.0, 0.0]
+        loss_fn.eval()(inner, [0, 1])
+        assert inner.tolist() == [-1.0, 2.0]
+
+    def test_compiled_outer_takes_the_index(self):
+        class Weigh(nn.Module):
+            def forward(self, u, index):
+                return u * index
+
+        loss_fn = fcco.CoupledLoss(torch.compile(Weigh(), backend="eager"), 4)
+        assert loss_fn(torch.tensor([2.0]), [3]).item() == 6.0
+
+    def test_half_precision_f_is_summed_in_float32(self):
+        loss_fn = fcco.CoupledLoss(lambda u: u.bfloat16(), 2)
+        assert loss_fn(torch.ones(2, requires_grad=True), [0, 1]).dtype == torch.float32
+
     def test_outer_that_fails_changes_nothing(self):
         def outer(u):
             raise RuntimeError("no such f")
@@ -171,10 +194,10 @@ class TestErrors:
             (torch.ones(2, 2), [0, 1], ValueError, r"inner must have the shape \[B1\], got \[2, 2\]"),
             (torch.ones(()), [0], ValueError, r"inner must have the shape \[B1\], got \[\]"),
             (torch.ones(0), torch.zeros(0, dtype=torch.int64), ValueError, "the batch is empty"),
-            (torch.ones(1), [], TypeError, "index must be of an integer dtype"),
+            (torch.ones(1), [], ValueError, "the batch is empty"),
             (torch.ones(2), [[0, 1]], ValueError, r"index must have the shape \[B1\], got \[1, 2\]"),
-            (torch.ones(2), [0.0, 1.0], TypeError, "index must be of an integer dtype, got torch.float32"),
-            (torch.ones(2), [True, False], TypeError, "index must be of an integer dtype, got torch.bool"),
+            (torch.ones(2), [0.0, 1.0], TypeError, r"index must be of an integer dtype, got float64 in \[0.0, 1.0\]"),
+            (torch.ones(2), [True, False], TypeError, "index must be of an integer dtype, got bool"),
             (torch.tensor([1.0, math.nan]), [0, 1], ValueError, r"inner\[1\] is nan"),
             (torch.tensor([-math.inf, 1.0]), [0, 1], ValueError, r"inner\[0\] is -inf"),
             (torch.ones(2, dtype=torch.int64), [0, 1], TypeError, "inner must be of a floating dtype"),
@@ -263,8 +286,32 @@ class TestErrors:
         with pytest.raises(error, match=message):
             fcco.CoupledLoss(**{"outer": half_square, **options})
 
+    @pytest.mark.parametrize("index", [torch.zeros(2), torch.zeros(2, dtype=torch.bool), None, "ab"])
+    def test_index_of_another_type(self, loss_fn, index):
+        with pytest.raises(TypeError, match="index must be of an integer dtype, got"):
+            loss_fn(torch.ones(2), index)
+
+    @pytest.mark.parametrize("bad", [5.0, 0.0, math.nan])
+    def test_rates_of_rows_are_checked(self, bad):
+        def schedule(visits):
+            return bad
+
+        schedule.per_row = True
+        loss_fn = fcco.CoupledLoss(lambda u: u.sum(1), 10, dim=2, rule=fcco.SOX(schedule))
+        with pytest.raises(ValueError, match=rf"gamma of SOX must be in \(0, 1\], got {bad}"):
+            loss_fn(torch.ones(2, 2), [0, 1])
+
     def test_index_may_be_any_integers(self, loss_fn):
-        for index in ([1, 2], (1, 2), torch.tensor([1, 2], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.uint8)):
+        frozen = np.array([1, 2])
+        frozen.setflags(write=False)
+        for index in (
+            [1, 2],
+            (1, 2),
+            frozen,
+            np.array([2, 1])[::-1],
+            torch.tensor([1, 2], dtype=torch.int32),
+            torch.tensor([1, 2], dtype=torch.uint8),
+        ):
             assert loss_fn(torch.ones(2), index).isfinite()
         assert loss_fn.table.visits.nonzero().ravel().tolist() == [1, 2]
 

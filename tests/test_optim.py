@@ -53,6 +53,13 @@ def test_projection_holds_after_every_step():
     torch.testing.assert_close(w.detach(), torch.tensor([-0.5, 1.0, -1.0], dtype=torch.float64))
 
 
+@pytest.mark.parametrize("projection", [torch.Tensor.norm, lambda w: None])
+def test_projection_keeps_the_shape(projection):
+    w = make_parameter()
+    with pytest.raises(ValueError, match=r"projection must map \[3\] to the same shape, got"):
+        quadratic_steps(MovingAverageSGD([w], lr=0.1, projection=projection), w)
+
+
 def test_groups_have_options_of_their_own():
     a, b, c = make_parameter(), make_parameter(), make_parameter()
     optimizer = MovingAverageSGD([{"params": [a]}, {"params": [b], "lr": 0.0}], lr=0.1, beta=1.0)

@@ -51,6 +51,13 @@ def test_decay_at_rate_one_forgets_for_good():
     assert table.read(None, cold=0.0).tolist() == [0.0, 5.0]
 
 
+def test_decay_at_rate_one_forgets_large_logarithms():
+    table = InnerTable(2, log=True, decays=True)
+    table.write(torch.tensor([0]), torch.tensor([2e4]), rate=0.5)
+    table.write(torch.tensor([1]), torch.tensor([0.0]), rate=1.0)
+    assert table.read(torch.tensor([0]), cold=0.0).exp().item() == 0.0
+
+
 def test_decay_over_a_long_run_stays_exact():
     """A million steps of decay, in float64 and lazily, against a power."""
     table = InnerTable(2, decays=True, dtype=torch.float64)
@@ -116,6 +123,15 @@ class TestLoading:
         saved, loss_fn = (nn.ModuleDict({"ap": fcco.CoupledLoss(torch.log, n)}) for n in (4, 3))
         with pytest.raises(RuntimeError, match=r"ap\.table: the saved table has n=4"):
             loss_fn.load_state_dict(saved.state_dict(), strict=strict)
+
+    def test_marks_are_not_counts(self):
+        with pytest.raises(RuntimeError, match="the saved table marks visits, this one counts them"):
+            InnerTable(3, visits=True).load_state_dict(InnerTable(3).state_dict())
+
+    def test_half_precision_is_refused(self):
+        saved = {**InnerTable(3).state_dict(), "u": torch.zeros(3, dtype=torch.float16)}
+        with pytest.raises(RuntimeError, match=r"the saved table is of torch.float16"):
+            InnerTable(3).load_state_dict(saved, assign=True)
 
     def test_a_moap_table_is_not_a_sox_table(self):
         moap, sox = (fcco.CoupledLoss(torch.log, 3, rule=rule) for rule in (fcco.MOAP(), fcco.SOX()))

@@ -8,6 +8,7 @@ the device.
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -63,19 +64,38 @@ def _raise_if_not_finite(values: Tensor, log: bool, name: str) -> None:
         raise ValueError(f"{where} is {values[place].item()}, not a finite number{also}")
 
 
+def check_rate(name: str, owner: str, rate: float | Tensor, largest: float) -> None:
+    """Refuse a rate of the moving average, or any of several, outside (0, largest]."""
+    legal = f"{name} of {owner} must be {'in (0, 1]' if largest == 1 else 'positive and finite'}"
+    if isinstance(rate, Tensor):
+        within = (rate > 0) & (rate <= largest)
+        if not reads_are_free(rate):
+            torch._assert_async(within.all(), legal)
+        elif not within.all():
+            raise ValueError(f"{legal}, got {rate[~within].flatten()[0].item()!r}")
+    elif isinstance(rate, bool) or not isinstance(rate, Real):
+        raise TypeError(f"{name} of {owner} must be a number or a schedule, got {rate!r}")
+    elif not 0 < rate <= largest:
+        raise ValueError(f"{legal}, got {rate!r}")
+
+
 def as_index(index: Any, device: torch.device) -> Tensor:
     """``index`` as a 1-d int64 tensor on ``device``."""
     if not isinstance(index, Tensor):
-        index = torch.as_tensor(index)
-    if index.dtype != torch.int64:
-        if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
-            raise TypeError(f"index must be of an integer dtype, got {index.dtype}")
-        index = index.to(torch.int64)
+        array = np.array(index)
+        if array.dtype.kind not in "iu" and array.size:
+            raise TypeError(f"index must be of an integer dtype, got {array.dtype} in {index!r}")
+        index = torch.from_numpy(array.astype(np.int64))
     if index.dim() != 1:
         raise ValueError(f"index must have the shape [B1], got {shape_of(index)}")
     if index.shape[0] == 0:
         raise ValueError("the batch is empty: index has the shape [0]")
-    return index if index.device == device else index.to(device, non_blocking=True)
+    if index.dtype != torch.int64:
+        if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
+            raise TypeError(f"index must be of an integer dtype, got {index.dtype}")
+        index = index.to(torch.int64)
+    # A copy to the CPU must have arrived before its values are looked at.
+    return index if index.device == device else index.to(device, non_blocking=device.type != "cpu")
 
 
 def check_rows(rows: Tensor, n: int) -> bool:

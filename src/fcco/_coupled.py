@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,21 @@ from fcco._table import InnerTable
 Outer = Callable[..., Tensor]
 
 
+class _Step(NamedTuple):
+    """A step of the table that is worked out, and not yet written."""
+
+    inner: Tensor
+    new: Tensor
+    at: Tensor
+    tracked: Tensor | None  # rows of the table, None for all
+    sampled: Tensor | None  # those of ``inner`` that f is taken at, None for all
+    rate: Rate
+    written: Tensor | None  # where ``new`` is not padding
+
+
 def takes_index(outer: Outer) -> bool:
     """Whether ``outer`` is to be called as ``outer(u, index)`` rather than ``outer(u)``."""
+    outer = getattr(outer, "_orig_mod", outer)  # what torch.compile wraps
     try:
         parameters = inspect.signature(outer.forward if isinstance(outer, nn.Module) else outer).parameters
     except ValueError:  # built-in functions such as torch.log do not tell
@@ -43,13 +56,15 @@ class CoupledLoss(nn.Module):
     Args:
         outer: f, as ``outer(u)`` or ``outer(u, index)``, from [B1, dim] ([B1] when ``dim == 1``) to [B1]. It is
             differentiated by autograd, and may be a module with parameters of its own. If it is stochastic, it draws
-            its sample itself or is given one with the call, as ``outer(u, index, sample)``.
+            its sample itself or is given one with the call, as ``outer(u, index, sample)``. Rules that differentiate at
+            another row than the new one (SOX) call it twice a step, for the gradient and for the value.
         n: number of rows: examples i in the training set.
         dim: how many values g_i has.
         rule: how u_i is updated and where f is differentiated; see :class:`fcco.SOX` and its siblings.
         log: ``inner``, the table and the argument of ``outer`` are log g. Averages are those of g, taken without ever
             leaving log space; -inf stands for g = 0.
-        init: what a row holds before its first visit, as a value of g. ``None``: its first estimate.
+        init: what a row holds before its first visit, as a value of g. ``None``: its first estimate. With 0, f must
+            have a derivative there (log has none).
 
     Raises:
         ValueError: the rule is not defined in this space, or ``init`` does not suit it.
@@ -67,7 +82,9 @@ class CoupledLoss(nn.Module):
         - previous: a second estimate, at the previous weights, for rules that ask for one (MSVR).
 
         In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself, and the table is
-        neither used nor changed. Bad input (shapes, NaN, rows out of range, an empty batch) raises before any change.
+        neither used nor changed (``index`` may then be anything that f can use). Bad input (shapes, NaN, rows out of
+        range, an empty batch) raises before any change. Every call in training is a step of the table, so keep the loss
+        outside of functions that ``torch.utils.checkpoint`` runs a second time.
 
     Example, with f = log and g_i a mean over a sampled set:
 
@@ -125,16 +142,47 @@ class CoupledLoss(nn.Module):
             weight = check_weight(weight, rows, torch.promote_types(inner.dtype, torch.float32))
         if not (self.training and torch.is_grad_enabled()):
             return self._plug_in(f, inner, rows, weight)
-        return self._step(f, inner, rows, weight, previous)
+        step = self._advance(inner, rows, weight, previous)
+        with torch.no_grad():
+            # A copy, since f may work in place, and the table is to have the rows as they are.
+            value = None if step.at is step.new else _total(f(_take(step.new, step.sampled).clone(), rows), weight)
+        carrier = self.table.space.carry(_take(step.inner, step.sampled), _take(step.at, step.sampled))
+        if weight is not None:
+            # Nothing flows back to padding, where the derivative of f need not exist.
+            carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
+        loss = _total(f(carrier, rows), weight)
+        if value is not None:
+            loss.detach().copy_(value)
+        self._commit(step)
+        return loss
+
+    @torch.no_grad()
+    def value_and_gradient(self, inner: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """A step for callers that carry the gradient back themselves: the loss, and its gradient in ``inner``.
+
+        ``outer`` must have a method ``derivative(u)`` of f's own shape, and is not differentiated by autograd. The rule
+        must be one that is called with the batch's rows alone.
+        """
+        inner = check_inner(inner, self.dim)
+        rows = as_index(index, inner.device)
+        step = self._advance(inner, rows, None, None)
+        value = self._f(step.new, rows).mean()
+        slope = self.outer.derivative(step.at)  # type: ignore[attr-defined]
+        gradient = self.table.space.pull_back(slope, step.inner, step.at) / rows.shape[0]
+        self._commit(step)
+        return value, gradient
 
     def _plug_in(self, f: Outer, inner: Tensor, rows: Tensor, weight: Tensor | None) -> Tensor:
         if self.rule.all_rows and inner.shape[0] == self.n:
+            check_rows(rows, self.n)
             inner = _take(inner, rows)
         _check_same_length(inner, rows)
         check_finite(inner, self.log)
-        return _total(f(inner.to(torch.promote_types(inner.dtype, torch.float32)), rows), weight)
+        estimate = inner.to(torch.promote_types(inner.dtype, torch.float32), copy=True)
+        return _total(f(estimate, rows), weight)
 
-    def _step(self, f: Outer, inner: Tensor, rows: Tensor, weight: Tensor | None, previous: Tensor | None) -> Tensor:
+    def _advance(self, inner: Tensor, rows: Tensor, weight: Tensor | None, previous: Tensor | None) -> _Step:
+        """The rows before and after the update, which is not written yet: f may still fail."""
         table, rule = self.table, self.rule
         may_repeat = self._check_values(inner, rows, previous)
         if inner.dtype != table.u.dtype:
@@ -143,20 +191,16 @@ class CoupledLoss(nn.Module):
         # Rules that track all rows are given an estimate for each, and f is taken at the sampled ones among them.
         tracked, sampled = (None, rows) if rule.all_rows else (rows, None)
         where = None if weight is None or rule.all_rows else weight > 0
-
         with torch.no_grad():
             repeats = find_repeats(rows, where, inner.dtype) if may_repeat else None
-            batch = self._batch(inner, tracked, previous, where, repeats)
+            batch = self._batch(inner.detach(), tracked, previous, where, repeats)
             old = table.read(tracked, batch.estimate if self.init is None else batch.space.value(self.init))
             new, at = rule.update(old, batch)
-            value = None if at is new else _total(f(_take(new, sampled), rows), weight)
+        written = repeats.present() if repeats and where is not None else where
+        return _Step(inner, new, at, tracked, sampled, batch.rate, written)
 
-        carrier = batch.space.carry(_take(inner, sampled), _take(at, sampled))
-        loss = _total(f(carrier, rows), weight)
-        if value is not None:
-            loss.detach().copy_(value)
-        table.write(tracked, new, batch.rate, repeats.present if repeats and where is not None else where)
-        return loss
+    def _commit(self, step: _Step) -> None:
+        self.table.write(step.tracked, step.new, step.rate, step.written)
 
     def _check_values(self, inner: Tensor, rows: Tensor, previous: Tensor | None) -> bool:
         """Refuse what cannot be meant; return whether rows of ``inner`` may stand for the same row of the table."""
@@ -197,7 +241,7 @@ class CoupledLoss(nn.Module):
         if repeats:
             estimate = repeats.mean(estimate, space)
             previous = previous if previous is None else repeats.mean(previous, space)
-            distinct: Rate = repeats.distinct
+            distinct: Rate = repeats.distinct()
         else:
             distinct = estimate.shape[0] if where is None else where.to(estimate.dtype).sum().clamp(min=1)
         return Batch(estimate, previous, self._rate(tracked), self.n / distinct, space)
@@ -208,11 +252,13 @@ class CoupledLoss(nn.Module):
         if not callable(schedule):
             return schedule
         if is_per_row(schedule):
-            rate = torch.as_tensor(schedule(table.visited(tracked)))
-            return as_column(rate.to(table.u.dtype), table.u)
+            visits = table.visited(tracked).to(table.u.dtype)
+            rates = torch.as_tensor(schedule(visits), device=visits.device).to(visits.dtype).expand_as(visits)
+            self.rule.check_rate(rates)
+            return as_column(rates, table.u)
         if reads_are_free(table.step):
             return self.rule.check_rate(float(schedule(int(table.step))))
-        return schedule(table.step.to(table.u.dtype))
+        return self.rule.check_rate(schedule(table.step.to(table.u.dtype)))
 
     def _f(self, u: Tensor, rows: Tensor, sample: Any = None) -> Tensor:
         if sample is not None:
@@ -222,7 +268,7 @@ class CoupledLoss(nn.Module):
         if not isinstance(values, Tensor) or values.shape != rows.shape:
             got = shape_of(values) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(f"outer must map {shape_of(u)} to {shape_of(rows)}, got {got}")
-        return values
+        return values if values.dtype == u.dtype else values.to(u.dtype)
 
 
 def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:

@@ -24,14 +24,12 @@ class Repeats(NamedTuple):
     def mean(self, values: Tensor, space: Space) -> Tensor:
         """Each position's value replaced by the mean over its row; rows of padding alone keep theirs."""
         means = space.group_mean(values, self.slot, self.weight, self.total)[self.slot]
-        return torch.where(as_column(self.present, values), means, values)
+        return torch.where(as_column(self.present(), values), means, values)
 
-    @property
     def present(self) -> Tensor:
         """Whether a position's row stands anywhere in the batch other than as padding."""
         return self.total[self.slot] > 0
 
-    @property
     def distinct(self) -> Tensor:
         """How many rows there are, at least 1."""
         return (self.total > 0).to(self.total.dtype).sum().clamp(min=1)

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fcco._checks import check_rate
 from fcco._space import PLAIN, Rate, Space
 
 Gamma = float | Callable[..., float | Tensor]
@@ -38,7 +39,9 @@ def is_per_row(gamma: Gamma) -> bool:
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Base of all rules.
+    """Base of all rules; one of your own is a frozen dataclass with ``rate`` and ``update``.
+
+    ``update`` must not change its arguments in place: they are the caller's and the table's own.
 
     The class variables say what a rule needs of the table and of the caller:
 
@@ -64,9 +67,9 @@ class Rule(ABC):
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """New rows, and the rows to differentiate f at (the same object where they are the same)."""
 
-    def check_rate(self, rate: float) -> float:
-        if not 0 < rate <= 1:
-            raise ValueError(f"gamma of {type(self).__name__} must be in (0, 1], got {rate!r}")
+    def check_rate(self, rate: Rate) -> Rate:
+        """Refuse a rate, or rates, outside (0, 1]."""
+        check_rate("gamma", type(self).__name__, rate, largest=1.0)
         return rate
 
 
@@ -252,9 +255,8 @@ class SCENT(Rule):
     def rate(self) -> Gamma:
         return self.alpha
 
-    def check_rate(self, rate: float) -> float:
-        if not 0 < rate < math.inf:
-            raise ValueError(f"alpha of SCENT must be positive and finite, got {rate!r}")
+    def check_rate(self, rate: Rate) -> Rate:
+        check_rate("alpha", "SCENT", rate, largest=torch.finfo(torch.float32).max)
         return rate
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -264,7 +266,8 @@ class SCENT(Rule):
             zero, scaled(old, batch.rate)
         )
         new = old + gain
-        return new, new
+        # The weight g / u is 1 / gamma_i at most, and a row that was once tiny has a tiny gamma_i.
+        return new, batch.space.floor(new, batch.estimate, torch.finfo(old.dtype).tiny)
 
 
 @dataclass(frozen=True)

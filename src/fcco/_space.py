@@ -45,6 +45,10 @@ class Space(Protocol):
         """A tensor equal to ``at`` whose gradient reaches ``inner`` as if it were g."""
         ...
 
+    def pull_back(self, slope: Tensor, inner: Tensor, at: Tensor) -> Tensor:
+        """The gradient in ``inner``, of f whose slope at ``at`` is given: what :meth:`carry` does in backward."""
+        ...
+
 
 def as_column(row_values: Tensor, like: Tensor) -> Tensor:
     """One value a row, in a shape that broadcasts against [B1] or [B1, dim]."""
@@ -80,12 +84,15 @@ class _Plain:
         return values
 
     def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
-        weighted = values * as_column(weight, values)
-        sums = torch.zeros_like(values).index_add(0, slot, weighted)
-        return sums / as_column(total.clamp(min=1), values)
+        # Each is divided before they are added: their sum may overflow where their mean does not.
+        share = weight / total.clamp(min=1)[slot]
+        return torch.zeros_like(values).index_add(0, slot, values * as_column(share, values))
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         return _overwrite(inner.clone(), at)
+
+    def pull_back(self, slope: Tensor, inner: Tensor, at: Tensor) -> Tensor:
+        return slope
 
 
 class _Log:
@@ -113,11 +120,16 @@ class _Log:
         return peak + (sums / as_column(total.clamp(min=1), values)).log()
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
-        with torch.no_grad():
-            ratio = (inner - at.clamp(min=torch.finfo(at.dtype).min)).exp()
-            absent = inner == -math.inf
         # The fill stops the gradient where g = 0: there f may have none, and inf * 0 is not 0.
-        return _overwrite((inner * ratio).masked_fill(absent, 0.0), at)
+        weighted = inner * self._ratio(inner.detach(), at)
+        return _overwrite(weighted.masked_fill(inner.detach() == -math.inf, 0.0), at)
+
+    def pull_back(self, slope: Tensor, inner: Tensor, at: Tensor) -> Tensor:
+        return (slope * self._ratio(inner, at)).masked_fill(inner == -math.inf, 0.0)
+
+    def _ratio(self, inner: Tensor, at: Tensor) -> Tensor:
+        """g / u, a number even where both are 0."""
+        return (inner - at.clamp(min=torch.finfo(at.dtype).min)).exp()
 
 
 PLAIN: Space = _Plain()

@@ -13,7 +13,7 @@ from fcco._checks import reads_are_free
 from fcco._space import LOG, PLAIN, Rate, Space, as_column
 
 # exp of this is 0 in every dtype, while differences of it stay numbers, which -inf (gamma = 1) would not.
-_LOG_OF_NOTHING = -1000.0
+_LOG_OF_NOTHING = -1e5
 
 
 def positive_int(name: str, value: Any) -> int:
@@ -117,8 +117,9 @@ class InnerTable(nn.Module):
         """
         self.step.add_(1)
         if self.decays:
-            log_kept = torch.log1p(-torch.as_tensor(rate, dtype=torch.float64, device=self.u.device))
-            log_decay = self.log_decay + log_kept.clamp(min=_LOG_OF_NOTHING)
+            # A number is filled in, not copied: a copy to an accelerator would wait for it.
+            rate = rate.double() if isinstance(rate, Tensor) else torch.full_like(self.log_decay, rate)
+            log_decay = self.log_decay + torch.log1p(-rate).clamp(min=_LOG_OF_NOTHING)
             self._put(self.log_decay_at_write, rows, log_decay.expand(values.shape[0]), where)
             self.log_decay.copy_(log_decay)
         self._put(self.u, rows, values.detach(), where)
@@ -165,7 +166,7 @@ class InnerTable(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        problem = self._mismatch(state_dict.get(prefix + "u"), state_dict.get(prefix + "in_log_space"))
+        problem = self._mismatch(*(state_dict.get(prefix + name) for name in ("u", "visits", "in_log_space")))
         if problem:
             error_msgs.append(f"{prefix.rstrip('.') or 'table'}: {problem}")
             return
@@ -175,10 +176,14 @@ class InnerTable(nn.Module):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 
-    def _mismatch(self, u: Tensor | None, in_log_space: Tensor | None) -> str | None:
+    def _mismatch(self, u: Tensor | None, visits: Tensor | None, in_log_space: Tensor | None) -> str | None:
         if u is not None and u.shape != self.u.shape:
             n, dim = u.shape[0], 1 if u.dim() == 1 else u.shape[1]
             return f"the saved table has n={n}, dim={dim}, this one has n={self.n}, dim={self.dim}"
+        if u is not None and u.dtype not in (torch.float32, torch.float64):
+            return f"the saved table is of {u.dtype}, and a table holds float32 or float64"
+        if visits is not None and visits.dtype == torch.bool and self.visits.dtype != torch.bool:
+            return "the saved table marks visits, this one counts them"
         if in_log_space is not None and bool(in_log_space) != self.log:
             return f"the saved table has log={bool(in_log_space)}, this one has log={self.log}"
         return None

@@ -15,13 +15,22 @@ __all__ = ["MovingAverageSGD"]
 Projection = Callable[[Tensor], Tensor]
 
 
+def _projected(projection: Projection, parameter: Tensor) -> Tensor:
+    nearest = projection(parameter)
+    if not isinstance(nearest, Tensor) or nearest.shape != parameter.shape:
+        got = list(nearest.shape) if isinstance(nearest, Tensor) else type(nearest).__name__
+        raise ValueError(f"projection must map {list(parameter.shape)} to the same shape, got {got}")
+    return nearest
+
+
 class MovingAverageSGD(Optimizer):
     r"""Gradient descent along a moving average of the gradient.
 
     .. math:: v \leftarrow (1 - \beta) v + \beta (G + \lambda w), \qquad w \leftarrow \Pi(w - \mathrm{lr} \cdot v)
 
     with v = 0 at first. Unlike ``torch.optim.SGD(momentum=1 - beta)``, whose buffer adds up to 1/beta gradients, v is
-    an average: to convert, multiply SGD's lr by 1/beta. ``beta=1`` is plain (projected) gradient descent.
+    an average: to convert, multiply SGD's lr by 1/beta. ``beta=1`` is plain (projected) gradient descent. v has the
+    dtype of its parameter, as in ``torch.optim``; a small beta needs more than half precision.
 
     Args:
         params: parameters, or dicts of parameter groups with options of their own.
@@ -107,7 +116,7 @@ class MovingAverageSGD(Optimizer):
         torch._foreach_add_(params, averages, alpha=-group["lr"])
         if group["projection"] is not None:
             for p in params:
-                p.copy_(group["projection"](p))
+                p.copy_(_projected(group["projection"], p))
 
     def _average(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

@@ -4,7 +4,8 @@ A schedule is a callable of the number of steps taken so far (0 at the first), a
 It receives an ``int``, or a 0-d tensor under ``torch.compile`` and on accelerators, where reading a number would stall
 the device. Any function of one argument is a schedule; those that should be compiled use tensor arithmetic.
 
-A schedule with ``per_row = True`` is given, instead of the step, the number of times each row has been visited.
+A schedule with ``per_row = True`` is given, instead of the step, the number of times each row has been visited, as a
+floating tensor [B1], and returns as many rates.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class RunningMean:
 
     ``visits`` includes the current one, so that gamma is 1 at a row's first visit.
 
-    >>> RunningMean()(torch.tensor([0, 1, 3]))
+    >>> RunningMean()(torch.tensor([0.0, 1.0, 3.0]))
     tensor([1.0000, 0.5000, 0.2500])
     """
 
