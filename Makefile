@@ -23,6 +23,7 @@ format: .venv/.dev
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/losses.py
 
 clean:
 	rm -rf .venv

@@ -321,3 +321,17 @@ def test_repr_tells_what_it_is():
     assert "half_square" in text
     assert "SOX(gamma=0.1, safeguard=True)" in text
     assert "n=10, dim=2, log=True" in text
+
+
+@pytest.mark.parametrize("rule", [fcco.SOX(0.3), fcco.SOAP(0.3), fcco.MOAP(0.3)], ids=str)
+def test_tracking_alone_is_the_same_step(rule):
+    """The table moves as it does with f, and the rows f is differentiated at are the rule's."""
+    with_f, alone = (fcco.CoupledLoss(torch.log, 5, rule=rule) for _ in range(2))
+    for value in (1.0, 3.0, 2.0):
+        inner = torch.tensor([value, 2 * value], requires_grad=True)
+        loss = with_f(inner, [3, 1])
+        loss.backward()
+        new, at = alone.track(inner.detach(), [3, 1])
+        torch.testing.assert_close(new.log().mean(), loss.detach())
+        torch.testing.assert_close(1 / at / 2, inner.grad)
+    assert torch.equal(with_f.table.u, alone.table.u)

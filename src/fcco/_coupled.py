@@ -156,21 +156,15 @@ class CoupledLoss(nn.Module):
         self._commit(step)
         return loss
 
-    @torch.no_grad()
-    def value_and_gradient(self, inner: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """A step for callers that carry the gradient back themselves: the loss, and its gradient in ``inner``.
+    def track(self, inner: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Take a step of the table alone: the new rows, and those that the rule differentiates f at.
 
-        ``outer`` must have a method ``derivative(u)`` of f's own shape, and is not differentiated by autograd. The rule
-        must be one that is called with the batch's rows alone.
+        For callers that know f and its derivative and carry the gradient back themselves; see :meth:`forward`.
         """
         inner = check_inner(inner, self.dim)
-        rows = as_index(index, inner.device)
-        step = self._advance(inner, rows, None, None)
-        value = self._f(step.new, rows).mean()
-        slope = self.outer.derivative(step.at)  # type: ignore[attr-defined]
-        gradient = self.table.space.pull_back(slope, step.inner, step.at) / rows.shape[0]
+        step = self._advance(inner, as_index(index, inner.device), None, None)
         self._commit(step)
-        return value, gradient
+        return step.new, step.at
 
     def _plug_in(self, f: Outer, inner: Tensor, rows: Tensor, weight: Tensor | None) -> Tensor:
         if self.rule.all_rows and inner.shape[0] == self.n:

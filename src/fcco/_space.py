@@ -45,10 +45,6 @@ class Space(Protocol):
         """A tensor equal to ``at`` whose gradient reaches ``inner`` as if it were g."""
         ...
 
-    def pull_back(self, slope: Tensor, inner: Tensor, at: Tensor) -> Tensor:
-        """The gradient in ``inner``, of f whose slope at ``at`` is given: what :meth:`carry` does in backward."""
-        ...
-
 
 def as_column(row_values: Tensor, like: Tensor) -> Tensor:
     """One value a row, in a shape that broadcasts against [B1] or [B1, dim]."""
@@ -91,9 +87,6 @@ class _Plain:
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         return _overwrite(inner.clone(), at)
 
-    def pull_back(self, slope: Tensor, inner: Tensor, at: Tensor) -> Tensor:
-        return slope
-
 
 class _Log:
     def value(self, number: float) -> float:
@@ -120,16 +113,10 @@ class _Log:
         return peak + (sums / as_column(total.clamp(min=1), values)).log()
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
+        held = inner.detach()
+        ratio = (held - at.clamp(min=torch.finfo(at.dtype).min)).exp()
         # The fill stops the gradient where g = 0: there f may have none, and inf * 0 is not 0.
-        weighted = inner * self._ratio(inner.detach(), at)
-        return _overwrite(weighted.masked_fill(inner.detach() == -math.inf, 0.0), at)
-
-    def pull_back(self, slope: Tensor, inner: Tensor, at: Tensor) -> Tensor:
-        return (slope * self._ratio(inner, at)).masked_fill(inner == -math.inf, 0.0)
-
-    def _ratio(self, inner: Tensor, at: Tensor) -> Tensor:
-        """g / u, a number even where both are 0."""
-        return (inner - at.clamp(min=torch.finfo(at.dtype).min)).exp()
+        return _overwrite((inner * ratio).masked_fill(held == -math.inf, 0.0), at)
 
 
 PLAIN: Space = _Plain()
