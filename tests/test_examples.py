@@ -4,6 +4,8 @@ import runpy
 import sys
 from pathlib import Path
 
+import torch
+
 import fcco
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -22,3 +24,11 @@ def test_engine_benchmark_runs(capsys):
     benchmark = runpy.run_path(str(EXAMPLES.parent / "benchmarks" / "engine.py"))
     benchmark["against_no_table"](64, 2, fcco.SOX(0.1), compiled=False, rounds=1, repeats=1)
     assert "SOX, 64 x 2" in capsys.readouterr().out
+
+
+def test_losses_benchmark_runs(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["losses.py", "--quick"])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(EXAMPLES.parent / "benchmarks" / "losses.py"), run_name="__main__")
+    torch.set_num_threads(threads)
+    assert "average precision" in capsys.readouterr().out
