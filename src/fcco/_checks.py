@@ -107,7 +107,7 @@ def check_rows(rows: Tensor, n: int) -> bool:
     if ordered[0] < 0 or ordered[-1] >= n:
         place = int(((rows < 0) | (rows >= n)).nonzero()[0])
         raise IndexError(f"index[{place}] is {int(rows[place])}, outside the table's rows 0 to {n - 1}")
-    return np.count_nonzero(ordered[1:] == ordered[:-1]) > 0
+    return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
 def check_weight(weight: Any, rows: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,7 @@ from fcco._checks import as_index, check_finite, check_inner, check_rows, check_
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import SOX, Batch, Rule, is_per_row
 from fcco._space import Rate, as_column
-from fcco._table import InnerTable
+from fcco._table import InnerTable, positive_int
 
 Outer = Callable[..., Tensor]
 
@@ -65,6 +65,8 @@ class CoupledLoss(nn.Module):
             leaving log space; -inf stands for g = 0.
         init: what a row holds before its first visit, as a value of g. ``None``: its first estimate. With 0, f must
             have a derivative there (log has none).
+        n_outer: how many of the n rows ever come as ``index``, where not all do (only the positives, say): what a batch
+            is a share of, which MOAP scales by.
 
     Raises:
         ValueError: the rule is not defined in this space, or ``init`` does not suit it.
@@ -108,6 +110,7 @@ class CoupledLoss(nn.Module):
         rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
         log: bool = False,
         init: float | None = None,
+        n_outer: int | None = None,
     ) -> None:
         super().__init__()
         if not callable(outer):
@@ -121,6 +124,7 @@ class CoupledLoss(nn.Module):
         self.init = _resolve_init(init, rule, log)
         self.table = InnerTable(n, dim, log, visits=is_per_row(rule.rate), decays=rule.decays)
         self.n, self.dim, self.log = self.table.n, self.table.dim, self.table.log
+        self.n_outer = self.n if n_outer is None else positive_int("n_outer", n_outer)
         self._outer_takes_index = takes_index(outer)
 
     def extra_repr(self) -> str:
@@ -238,7 +242,7 @@ class CoupledLoss(nn.Module):
             distinct: Rate = repeats.distinct()
         else:
             distinct = estimate.shape[0] if where is None else where.to(estimate.dtype).sum().clamp(min=1)
-        return Batch(estimate, previous, self._rate(tracked), self.n / distinct, space)
+        return Batch(estimate, previous, self._rate(tracked), self.n_outer / distinct, space)
 
     def _rate(self, tracked: Tensor | None) -> Rate:
         """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row."""

@@ -4,9 +4,13 @@ An estimate is made of terms, one for each rival j of example i, grouped in stra
 censored, ...) whose sizes N in the population are known. With b rivals of a stratum in the batch,
 
 - ``own_term="exact"``: i's own term counts once, the other b - 1 of its stratum stand for N - 1, and those of every
-  other stratum for all of its N. Unbiased, whatever the batch's balance.
+  other stratum for all of its N. Unbiased, whatever the batch's balance; where a stratum that matters has no other
+  member in the batch, i has no term.
 - ``own_term="sampled"``: every term of a stratum weighs N / b, i's own among them, as in every in-batch loss. Biased by
   O(1 / b), and of much less variance.
+
+Where nothing is known of a population, the batch is all there is. An example that stands twice in a batch is no rival
+of itself: ``rows`` tells.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fcco._space import as_column
-from fcco.functional._checks import check_choice
+from fcco.functional._checks import check_choice, check_per_example
 
 OwnTerm = Literal["exact", "sampled"]
 
@@ -36,6 +40,13 @@ def check_own_term(own_term: str) -> None:
     check_choice(own_term, "own_term", ("exact", "sampled"))
 
 
+def check_integers(ids: Tensor, name: str, like: Tensor, like_name: str) -> None:
+    """One integer for each row of ``like``."""
+    check_per_example(ids, name, like, like_name)
+    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+        raise TypeError(f"{name} must be of an integer dtype, got {ids.dtype}")
+
+
 def mean_weight(counts: Tensor, like: Tensor) -> Tensor:
     """Equal weights for the examples that count, adding up to 1; all 0 where none does."""
     weight = counts.to(like.dtype)
@@ -47,23 +58,56 @@ def settle(inner: Tensor, weight: Tensor, *, log: bool) -> Estimate:
     return Estimate(torch.where(as_column(weight > 0, inner), inner, 0.0 if log else 1.0), weight)
 
 
-def stratum_weight(member: Tensor, population: float | Tensor, *, of_others: bool) -> Tensor:
-    """What one member of a stratum in the batch stands for: N / b, or (N - 1) / (b - 1) of the others than the own.
+def diagonal(like: Tensor) -> Tensor:
+    """[B, B] of bool, each position against itself."""
+    return torch.eye(len(like), dtype=torch.bool, device=like.device)
 
-    0 where the stratum is empty (or has no other member): its sum cannot be estimated.
+
+def copies_of(rows: Tensor | None, like: Tensor) -> Tensor:
+    """[B, B] of bool: whether two positions hold the same example, each position and itself among them."""
+    return diagonal(like) if rows is None else rows.unsqueeze(0) == rows.unsqueeze(1)
+
+
+def stratum_weight(
+    member: Tensor, population: int | Tensor, like: Tensor, *, copies: int | Tensor | None = None
+) -> Tensor:
+    """What one member of a stratum in the batch stands for: N / b, or (N - 1) / (b - c) of the others than the own.
+
+    Args:
+        member: [B] of bool, or [..., B].
+        population: N.
+        like: gives the dtype.
+        copies: c, how often the own example stands in the batch, where its term is apart; None: it is not.
+
+    Returns:
+        Of the shape of b or c; 0 where the stratum is empty (or has no other member): its sum cannot be estimated.
     """
-    count = member.sum(-1) - int(of_others)
-    return (population - int(of_others)) / count.clamp(min=1) * (count > 0)
+    count = _rivals(member, copies).to(like.dtype)
+    return (population - int(copies is not None)) / count.clamp(min=1) * (count > 0)
 
 
-def can_estimate(member: Tensor, population: float | Tensor, *, of_others: bool) -> Tensor:
+def can_estimate(member: Tensor, population: int | Tensor, *, copies: int | Tensor | None = None) -> Tensor:
     """Whether the batch has a member of the stratum (other than the own), or the population has none either."""
-    return (member.sum(-1) > int(of_others)) | (torch.as_tensor(population, device=member.device) <= int(of_others))
+    return (_rivals(member, copies) > 0) | (population <= int(copies is not None))
+
+
+def _rivals(member: Tensor, copies: int | Tensor | None) -> Tensor:
+    return member.sum(-1) if copies is None else member.sum(-1) - copies
 
 
 def masked_logsumexp(values: Tensor, where: Tensor) -> Tensor:
     """log of the sum of e^values over the last dimension where ``where`` holds; -inf, without gradient, if nowhere."""
-    present = where.any(-1)
-    # A row without members is summed over as it is and then thrown away: its gradient would not be a number.
-    total = values.masked_fill(~where & present.unsqueeze(-1), -math.inf).logsumexp(-1)
-    return torch.where(present, total, -math.inf)
+    present = where.any(-1, keepdim=True)
+    # A row without members is summed over zeros and then thrown away: over -inf, its gradient would not be a number.
+    fill = torch.zeros_like(present, dtype=values.dtype).masked_fill(present, -math.inf)
+    total = torch.where(where, values, fill).logsumexp(-1)
+    return torch.where(present.squeeze(-1), total, -math.inf)
+
+
+def product(first: Tensor, second: Tensor) -> Tensor:
+    """The matrix product, in the factors' own precision under autocast too."""
+    device = first.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return first @ second
+    with torch.autocast(device, enabled=False):
+        return first @ second

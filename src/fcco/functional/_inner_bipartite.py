@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,28 +13,39 @@ from fcco.functional._inner import (
     OwnTerm,
     can_estimate,
     check_own_term,
+    copies_of,
     masked_logsumexp,
     mean_weight,
+    product,
     settle,
     stratum_weight,
 )
 from fcco.functional._surrogates import Surrogate
+from fcco.functional._tensors import at_least_float32
 
 
-def _check(scores: Tensor, target: Tensor) -> Tensor:
+def _check(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores, and which are of positives."""
     check_floats(scores, "scores", "[B]")
-    return as_mask(target, "target", scores, "scores", signs=False)
+    return at_least_float32(scores), as_mask(target, "target", scores, "scores", signs=False)
 
 
-def _pair_sums(own: Tensor, rivals: Tensor, weights: Tensor, surrogate: Surrogate) -> Tensor:
-    """[M, k]: sums over the rivals of ℓ(rival - own), with k sets of weights [N, k]."""
-    return surrogate(rivals.unsqueeze(0) - own.unsqueeze(1)) @ weights
+def _above(scores: Tensor) -> Tensor:
+    """[B, B]: by how much each column's score is above each row's."""
+    return scores.unsqueeze(0) - scores.unsqueeze(1)
 
 
 def average_precision_inner(
-    scores: Tensor, target: Tensor, *, n: int, n_pos: int, surrogate: Surrogate, own_term: OwnTerm = "exact"
+    scores: Tensor,
+    target: Tensor,
+    *,
+    surrogate: Surrogate,
+    n: int | None = None,
+    n_pos: int | None = None,
+    own_term: OwnTerm = "exact",
+    rows: Tensor | None = None,
 ) -> Estimate:
-    r"""g of average precision for the positives of a batch.
+    r"""g of average precision for the positives of a batch; log g where ℓ is exp.
 
     .. math:: g_{i1} = \frac 1 n \sum_{j \in S_+} \ell(h_j - h_i), \qquad
         g_{i2} = g_{i1} + \frac 1 n \sum_{j \in S_-} \ell(h_j - h_i)
@@ -42,28 +55,69 @@ def average_precision_inner(
     Args:
         scores: h, [B].
         target: [B], 0 and 1, or bool.
-        n: size of the population.
-        n_pos: positives in it.
         surrogate: ℓ.
+        n: size of the population; None: the batch is all there is.
+        n_pos: positives in it.
         own_term: "exact" or "sampled".
+        rows: [B], which example each is, if one may stand twice.
 
     Returns:
         inner [B, 2], weight [B].
     """
     check_own_term(own_term)
-    positive = _check(scores, target)
-    exact = own_term == "exact"
-    masks = torch.stack([positive, ~positive], 1).to(scores.dtype)
-    among_positives, among_negatives = _pair_sums(scores, scores, masks, surrogate).unbind(1)
-    if exact:
-        own = surrogate(torch.zeros_like(scores[:1]))
-        among_positives = own + stratum_weight(positive, n_pos, of_others=True) * (among_positives - own)
+    scores, positive = _check(scores, target)
+    size, positives = (len(scores), positive.sum()) if n is None or n_pos is None else (n, n_pos)
+    copies = None if rows is None else copies_of(rows, scores)
+    apart = None if own_term == "sampled" else 1 if copies is None else copies.sum(1)
+    stands_for = (
+        stratum_weight(positive, positives, scores, copies=apart),
+        stratum_weight(~positive, size - positives, scores),
+    )
+    if surrogate.is_exp:
+        inner = _log_sums(scores, positive, stands_for, own_term, copies) - math.log(size)
     else:
-        among_positives = stratum_weight(positive, n_pos, of_others=False) * among_positives
-    among_negatives = stratum_weight(~positive, n - n_pos, of_others=False) * among_negatives
-    known = can_estimate(positive, n_pos, of_others=exact) & can_estimate(~positive, n - n_pos, of_others=False)
-    inner = torch.stack([among_positives, among_positives + among_negatives], 1) / n
-    return settle(inner, mean_weight(positive & known, scores), log=False)
+        inner = _sums(scores, positive, stands_for, own_term, copies, surrogate) / size
+    known = can_estimate(positive, positives, copies=apart) & can_estimate(~positive, size - positives)
+    return settle(inner, mean_weight(positive & known, scores), log=surrogate.is_exp)
+
+
+def _sums(
+    scores: Tensor,
+    positive: Tensor,
+    stands_for: tuple[Tensor, Tensor],
+    own_term: OwnTerm,
+    copies: Tensor | None,
+    surrogate: Surrogate,
+) -> Tensor:
+    """[B, 2]: estimates of the sums of ℓ over positives and over all."""
+    values = surrogate(_above(scores))
+    own = surrogate(torch.zeros_like(scores[:1]))
+    if own_term == "exact" and copies is not None:
+        values = values.masked_fill(copies, 0.0)
+    sums = product(values, torch.stack([positive, ~positive], 1).to(scores.dtype))
+    among_positives, among_negatives = sums.unbind(1)
+    if own_term == "exact":
+        # Without copies the own term is the only one to be taken off, which is cheaper than a mask of all pairs.
+        others = among_positives - own if copies is None else among_positives
+        among_positives = own + stands_for[0] * others
+    else:
+        among_positives = stands_for[0] * among_positives
+    return torch.stack([among_positives, among_positives + stands_for[1] * among_negatives], 1)
+
+
+def _log_sums(
+    scores: Tensor, positive: Tensor, stands_for: tuple[Tensor, Tensor], own_term: OwnTerm, copies: Tensor | None
+) -> Tensor:
+    """[B, 2]: logarithms of estimates of the sums of e^(h_j - h_i) over positives and over all."""
+    t = _above(scores)
+    if own_term == "exact":
+        others = positive & ~(copies_of(None, scores) if copies is None else copies)
+        among_others = masked_logsumexp(t, others) + stands_for[0].log()
+        among_positives = torch.logaddexp(torch.zeros_like(scores), among_others)
+    else:
+        among_positives = masked_logsumexp(t, positive.expand_as(t)) + stands_for[0].log()
+    among_negatives = masked_logsumexp(t, (~positive).expand_as(t)) + stands_for[1].log()
+    return torch.stack([among_positives, torch.logaddexp(among_positives, among_negatives)], 1)
 
 
 def p_norm_push_inner(scores: Tensor, target: Tensor, *, surrogate: Surrogate) -> Estimate:
@@ -79,14 +133,13 @@ def p_norm_push_inner(scores: Tensor, target: Tensor, *, surrogate: Surrogate) -
     Returns:
         inner [B], weight [B].
     """
-    positive = _check(scores, target)
-    count = positive.sum()
-    weight = mean_weight(~positive & (count > 0), scores)
+    scores, positive = _check(scores, target)
+    count = positive.sum().to(scores.dtype).clamp(min=1)
+    weight = mean_weight(~positive & positive.any(), scores)
     if surrogate.is_exp:
-        inner = scores + masked_logsumexp(-scores, positive) - count.clamp(min=1).log()
+        inner = scores + masked_logsumexp(-scores, positive) - count.log()
     else:
-        inner = _pair_sums(-scores, -scores, positive.to(scores.dtype).unsqueeze(1), surrogate).squeeze(1)
-        inner = inner / count.clamp(min=1)
+        inner = product(surrogate(_above(-scores)), positive.to(scores.dtype)) / count
     return settle(inner, weight, log=surrogate.is_exp)
 
 
@@ -104,9 +157,11 @@ def partial_auc_inner(scores: Tensor, target: Tensor, *, surrogate: Surrogate, t
     Returns:
         inner [B], weight [B].
     """
-    positive = _check(scores, target)
+    scores, positive = _check(scores, target)
     negative = ~positive
-    count = negative.sum()
-    exponents = surrogate(scores.unsqueeze(0) - scores.unsqueeze(1)) / temperature
-    inner = masked_logsumexp(exponents, negative.expand_as(exponents)) - count.clamp(min=1).log()
-    return settle(inner, mean_weight(positive & (count > 0), scores), log=True)
+    count = negative.sum().to(scores.dtype).clamp(min=1)
+    # Only pairs that count are given to ℓ, which may overflow on others and leave no number behind.
+    pairs = positive.unsqueeze(1) & negative.unsqueeze(0)
+    exponents = surrogate(_above(scores).masked_fill(~pairs, 0.0)) / temperature
+    inner = masked_logsumexp(exponents, pairs) - count.log()
+    return settle(inner, mean_weight(positive & negative.any(), scores), log=True)

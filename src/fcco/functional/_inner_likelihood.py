@@ -7,25 +7,33 @@ import math
 import torch
 from torch import Tensor
 
+from fcco._checks import shape_of
 from fcco.functional._checks import check_floats, check_per_example, check_same
-from fcco.functional._inner import OwnTerm, check_own_term
+from fcco.functional._inner import Estimate, OwnTerm, check_own_term, masked_logsumexp, mean_weight, settle
+from fcco.functional._tensors import at_least_float32
 
 
-def latent_variable_inner(log_likelihood: Tensor, log_weight: Tensor) -> Tensor:
-    r"""[B1, 2], log g: means over sampled z of p(y|z, x) e^w and of e^w.
+def latent_variable_inner(log_likelihood: Tensor, log_weight: Tensor) -> Estimate:
+    r"""log g: means over sampled z of p(y|z, x) e^w and of e^w.
+
+    An example has no term where no z of its sample can explain y.
 
     Args:
         log_likelihood: log p(y_i | z, x_i), [B1, B2]; -inf where it is 0.
-        log_weight: w, [B1, B2].
+        log_weight: w, [B1, B2]; -inf for a z that example i cannot have.
+
+    Returns:
+        inner [B1, 2], weight [B1].
     """
     check_floats(log_likelihood, "log_likelihood", "[B1, B2]", zero_weight=True)
-    check_floats(log_weight, "log_weight", "[B1, B2]")
+    check_floats(log_weight, "log_weight", "[B1, B2]", zero_weight=True)
     check_same(log_weight, "log_weight", log_likelihood, "log_likelihood")
-    # -inf throughout, no sampled z that explains y, is legal; its gradient is none, and not NaN.
-    joint = log_likelihood + log_weight
-    lost = (log_likelihood == -math.inf).all(1)
-    explained = torch.where(lost, -math.inf, joint.masked_fill(lost.unsqueeze(1), 0.0).logsumexp(1))
-    return torch.stack([explained, log_weight.logsumexp(1)], 1) - math.log(log_weight.shape[1])
+    weight = at_least_float32(log_weight)
+    joint = at_least_float32(log_likelihood) + weight
+    explains = joint > -math.inf
+    sums = masked_logsumexp(joint, explains), masked_logsumexp(weight, weight > -math.inf)
+    inner = torch.stack(sums, 1) - math.log(weight.shape[1])
+    return settle(inner, mean_weight(explains.any(1), inner), log=True)
 
 
 def softmax_inner(
@@ -50,14 +58,27 @@ def softmax_inner(
     check_floats(target_logit, "target_logit", "[B1]")
     check_floats(sampled_logits, "sampled_logits", "[B1, B2]", zero_weight=True)
     check_per_example(target_logit, "target_logit", sampled_logits, "sampled_logits")
+    if target_logit.dtype != sampled_logits.dtype:
+        raise TypeError(
+            f"target_logit is of {target_logit.dtype}, sampled_logits of {sampled_logits.dtype}: they must agree"
+        )
     size = sampled_logits.shape[1]
     classes = size + 1 if n_classes is None else n_classes
-    logits = sampled_logits - target_logit.unsqueeze(1)
+    logits = at_least_float32(sampled_logits) - at_least_float32(target_logit).unsqueeze(1)
     if log_q is not None:
         # Importance weights 1 / (q (C - 1)) turn the mean over the sample into the mean over the other classes.
-        logits = logits - log_q - math.log(classes - 1)
-    own = torch.zeros_like(target_logit)
+        logits = logits - _checked_log_q(log_q, sampled_logits).to(logits.dtype) - math.log(classes - 1)
+    own = torch.zeros_like(logits[:, :1])
     if own_term == "exact":
-        scale = math.log(classes - 1) - math.log(size)
-        return torch.cat([own.unsqueeze(1), logits + scale], 1).logsumexp(1)
-    return torch.cat([own.unsqueeze(1), logits], 1).logsumexp(1) + math.log(classes) - math.log(size + 1)
+        return torch.cat([own, logits + (math.log(classes - 1) - math.log(size))], 1).logsumexp(1)
+    return torch.cat([own, logits], 1).logsumexp(1) + (math.log(classes) - math.log(size + 1))
+
+
+def _checked_log_q(log_q: Tensor, sampled_logits: Tensor) -> Tensor:
+    check_floats(log_q, "log_q", "[B2]" if isinstance(log_q, Tensor) and log_q.dim() == 1 else "[B1, B2]")
+    if log_q.shape not in (sampled_logits.shape, sampled_logits.shape[1:]):
+        raise ValueError(
+            f"log_q must have the shape of sampled_logits, {shape_of(sampled_logits)}, or of one row of it, "
+            f"got {shape_of(log_q)}"
+        )
+    return log_q

@@ -5,14 +5,34 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fcco.functional._checks import check_floats, check_per_example, check_same
-from fcco.functional._inner import Estimate, masked_logsumexp, mean_weight, settle
+from fcco.functional._checks import _refuse, check_floats, check_same
+from fcco.functional._inner import (
+    Estimate,
+    OwnTerm,
+    can_estimate,
+    check_integers,
+    check_own_term,
+    copies_of,
+    masked_logsumexp,
+    mean_weight,
+    product,
+    settle,
+    stratum_weight,
+)
+from fcco.functional._similarity import _unit
+from fcco.functional._tensors import at_least_float32
 
 
-def nca_inner(embeddings: Tensor, labels: Tensor, *, n: int, class_sizes: Tensor | None = None) -> Estimate:
+def nca_inner(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    n: int | None = None,
+    class_sizes: Tensor | None = None,
+    rows: Tensor | None = None,
+) -> Estimate:
     r"""log g of neighbourhood components analysis.
 
     .. math:: g_{i1} = \sum_{j \ne i, y_j = y_i} e^{-|z_i - z_j|^2}, \qquad g_{i2} = \sum_{j \ne i} e^{-|z_i - z_j|^2}
@@ -20,85 +40,121 @@ def nca_inner(embeddings: Tensor, labels: Tensor, *, n: int, class_sizes: Tensor
     Args:
         embeddings: z, [B, d].
         labels: y, [B] of integers.
-        n: size of the population.
-        class_sizes: [C], members of class c in the population. If given, each class is weighed by its size, and classes
-            other than the own that the batch lacks are stood for by those it has; labels are then 0 ... C - 1. If None
-            the batch is taken as drawn at random from all.
+        n: size of the population; None: the batch is all there is.
+        class_sizes: [C], members of class c in the population; labels are then 0 ... C - 1. If given, mates and
+            strangers are weighed apart. Where the batch has all classes, each is weighed by its size, and the batch may
+            hold any share of each; else its strangers stand alike for those of the population. If None the batch is
+            taken as drawn at random from all.
+        rows: [B], which example each is, if one may stand twice.
 
     Returns:
-        inner [B, 2], weight [B]. g_1 = 0 (-inf) where no other member of the class is in the batch.
+        inner [B, 2], weight [B]. g_1 = 0 (-inf) where no other member of the class is in the batch and the class sizes
+        are not given; where they are, i then has no term, unless it is alone in its class.
     """
     check_floats(embeddings, "embeddings", "[B, d]")
-    check_per_example(labels, "labels", embeddings, "embeddings")
-    logits = -squared_distances(embeddings)
-    other = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    mates = (labels.unsqueeze(0) == labels.unsqueeze(1)) & other
+    check_integers(labels, "labels", embeddings, "embeddings")
+    logits = -squared_distances(at_least_float32(embeddings))
+    copies = copies_of(rows, labels)
     if class_sizes is None:
-        scale = math.log(n - 1) - math.log(max(len(labels) - 1, 1)) if n > 1 else 0.0
-        inner = torch.stack([masked_logsumexp(logits, mates), masked_logsumexp(logits, other)], 1) + scale
-        known = torch.ones_like(labels, dtype=torch.bool) & (len(labels) > 1)
+        inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n)
     else:
-        inner, known = _by_class(logits, labels, mates, class_sizes.to(logits.dtype))
-    return settle(inner, mean_weight(known, embeddings), log=True)
+        inner, known = _by_class(logits, labels, copies, class_sizes)
+    return settle(inner, mean_weight(known, logits), log=True)
 
 
-def _by_class(logits: Tensor, labels: Tensor, mates: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    in_batch = torch.zeros_like(sizes).index_add(0, labels, torch.ones_like(labels, dtype=sizes.dtype))
-    own_count, own_size = in_batch[labels], sizes[labels]
-    of_mates = (own_size - 1) / (own_count - 1).clamp(min=1)
-    among_mates = masked_logsumexp(logits, mates) + of_mates.log()
-    strangers = labels.unsqueeze(0) != labels.unsqueeze(1)
-    # Classes are a sample too: the K - 1 others in the batch stand for the C - 1 others that there are.
-    others, others_in_batch = (sizes > 0).sum() - 1, (in_batch > 0).sum() - 1
-    spread = others.to(sizes.dtype) / others_in_batch.clamp(min=1)
-    weight = (own_size / own_count).log().unsqueeze(0) + spread.log()
-    among_strangers = masked_logsumexp(logits + weight, strangers)
+def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    others = ~copies
+    mates = (labels.unsqueeze(0) == labels.unsqueeze(1)) & others
+    everyone, counts = torch.ones_like(labels, dtype=torch.bool), copies.sum(1)
+    scale = stratum_weight(everyone, n, logits, copies=counts).log()
+    inner = torch.stack([masked_logsumexp(logits, mates) + scale, masked_logsumexp(logits, others) + scale], 1)
+    return inner, others.any(1)
+
+
+def _by_class(logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor) -> tuple[Tensor, Tensor]:
+    outside = (labels < 0) | (labels >= len(class_sizes))
+    _refuse("labels", labels, outside, f"outside the classes 0 to {len(class_sizes) - 1}")
+    # What does not raise at once must not be looked up either.
+    labels = labels.long().clamp(0, len(class_sizes) - 1)
+    sizes = class_sizes.to(logits.dtype)
+    alike = labels.unsqueeze(0) == labels.unsqueeze(1)
+    in_batch, own_size, counts = alike.sum(1), sizes[labels], copies.sum(1)
+    of_mates = stratum_weight(alike, own_size, logits, copies=counts)
+    among_mates = masked_logsumexp(logits, alike & ~copies) + of_mates.log()
+    of_strangers = stratum_weight(~alike, sizes.sum() - own_size, logits).unsqueeze(1)
+    by_size = (own_size / in_batch).unsqueeze(0)
+    present = torch.zeros_like(sizes, dtype=torch.bool).index_fill(0, labels, True)
+    stands_for = torch.where((present | (sizes == 0)).all(), by_size, of_strangers)
+    among_strangers = masked_logsumexp(logits + stands_for.log(), ~alike & (stands_for > 0))
     inner = torch.stack([among_mates, torch.logaddexp(among_mates, among_strangers)], 1)
-    known = ((own_count > 1) | (own_size <= 1)) & ((others_in_batch > 0) | (others == 0))
-    return inner, known
+    enough = can_estimate(alike, own_size, copies=counts) & can_estimate(~alike, sizes.sum() - own_size)
+    return inner, enough & (inner[:, 1] > -math.inf)
 
 
 def squared_distances(embeddings: Tensor) -> Tensor:
     """[B, B] of |z_i - z_j|². Centred first, so that the product loses no digits to a common offset."""
     z = embeddings - embeddings.detach().mean(0)
     norm = z.square().sum(1)
-    return (norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * z @ z.T).clamp(min=0.0)
+    return (norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * product(z, z.T)).clamp(min=0.0)
 
 
 def contrastive_inner(
-    first: Tensor, second: Tensor, *, n: int, temperature: float, mode: str, include_positive: bool
-) -> Tensor:
-    r"""[B, 2], log g of the global contrastive loss, with ``first`` and with ``second`` as anchors.
+    first: Tensor,
+    second: Tensor,
+    *,
+    temperature: float,
+    mode: str,
+    include_positive: bool,
+    n: int | None = None,
+    own_term: OwnTerm = "exact",
+    rows: Tensor | None = None,
+) -> Estimate:
+    r"""log g of the global contrastive loss, with ``first`` and with ``second`` as anchors.
 
     .. math:: g_i = \text{mean over the candidates } c \text{ of } e^{(s(a_i, c) - s(a_i, b_i)) / \tau}
 
     Args:
         first: [B, d], one view (or kind) of each example.
         second: [B, d], the other.
-        n: size of the population.
         temperature: τ.
         mode: "two_views": candidates are both views of all others; "cross_modal": only the other kind.
         include_positive: the positive pair is a candidate too.
+        n: size of the population; None: the batch is all there is.
+        own_term: of the positive pair, if it is included: "exact", one candidate beside all others of the population,
+            or "sampled", one beside those of the batch.
+        rows: [B], which example each is, if one may stand twice.
+
+    Returns:
+        inner [B, 2], weight [B]. Without any other example in the batch there is no term.
     """
+    check_own_term(own_term)
+    a, b = _directions(first, second)
+    across = product(a, b.T) / temperature
+    sides = [[across], [across.T]]
+    if mode == "two_views":
+        sides[0].append(product(a, a.T) / temperature)
+        sides[1].append(product(b, b.T) / temperature)
+    other = ~copies_of(rows, a)
+    rivals = other.sum(1).to(a.dtype) * len(sides[0])
+    candidates = rivals if own_term == "sampled" or n is None else torch.full_like(rivals, (n - 1) * len(sides[0]))
+    positive = across.diagonal().unsqueeze(1)
+    columns = []
+    for blocks in sides:
+        logits = torch.cat([block - positive for block in blocks], 1)
+        log_mean = masked_logsumexp(logits, other.repeat(1, len(blocks))) - rivals.clamp(min=1).log()
+        if include_positive:
+            log_sum = torch.logaddexp(log_mean + candidates.log(), torch.zeros_like(log_mean))
+            log_mean = log_sum - candidates.log1p()
+        columns.append(log_mean)
+    return settle(torch.stack(columns, 1), mean_weight(other.any(1), a), log=True)
+
+
+def _directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as rows of unit length, in float32 at least."""
     check_floats(first, "first", "[B, d]")
     check_floats(second, "second", "[B, d]")
     check_same(second, "second", first, "first")
-    a, b = F.normalize(first, dim=1), F.normalize(second, dim=1)
-    across = a @ b.T / temperature
-    sides = [[across], [across.T]]
-    if mode == "two_views":
-        sides[0].append(a @ a.T / temperature)
-        sides[1].append(b @ b.T / temperature)
-    positive = across.diagonal().unsqueeze(1)
-    other = ~torch.eye(len(a), dtype=torch.bool, device=a.device)
-    return torch.stack([_side(blocks, positive, other, n, include_positive) for blocks in sides], 1)
-
-
-def _side(blocks: list[Tensor], positive: Tensor, other: Tensor, n: int, include_positive: bool) -> Tensor:
-    logits = torch.cat([block - positive for block in blocks], 1)
-    among_others = masked_logsumexp(logits, other.repeat(1, len(blocks)))
-    sampled, candidates = len(blocks) * (len(positive) - 1), len(blocks) * (n - 1)
-    if not include_positive:
-        return among_others - math.log(max(sampled, 1))
-    scale = math.log(max(candidates, 1)) - math.log(max(sampled, 1))
-    return torch.logaddexp(among_others + scale, torch.zeros_like(among_others)) - math.log(candidates + 1)
+    for name, vectors in (("first", first), ("second", second)):
+        size = vectors.detach().abs().amax(1)
+        _refuse(f"the length of {name}", size, size == 0, "of a vector that has no direction")
+    return _unit(at_least_float32(first)), _unit(at_least_float32(second))

@@ -6,25 +6,48 @@ import torch
 from torch import Tensor
 
 from fcco.functional._checks import as_mask, check_floats, check_time
-from fcco.functional._inner import Estimate, OwnTerm, check_own_term, masked_logsumexp, mean_weight, settle
-from fcco.functional._inner import stratum_weight as weigh
+from fcco.functional._inner import (
+    Estimate,
+    OwnTerm,
+    can_estimate,
+    check_own_term,
+    copies_of,
+    diagonal,
+    masked_logsumexp,
+    mean_weight,
+    settle,
+    stratum_weight,
+)
+from fcco.functional._tensors import at_least_float32
 
 
 def cox_inner(
-    risk: Tensor, time: Tensor, event: Tensor, *, n: int, n_events: int | None = None, own_term: OwnTerm = "sampled"
+    risk: Tensor,
+    time: Tensor,
+    event: Tensor,
+    *,
+    n: int | None = None,
+    n_events: int | None = None,
+    own_term: OwnTerm = "sampled",
+    rows: Tensor | None = None,
 ) -> Estimate:
     r"""log g of the partial likelihood for the events of a batch.
 
     .. math:: g_i = \sum_{j : T_j \ge T_i} e^{h_j - h_i}
 
+    With the own term exact, an event has no term where the batch has nobody else to stand for the rest of the
+    population, be it of the events or of the censored. With the own term sampled, a stratum that the batch lacks is
+    stood for by the other.
+
     Args:
         risk: h, [B].
         time: T, [B].
         event: [B], 1 where the event was seen.
-        n: size of the population.
+        n: size of the population; None: the batch is all there is.
         n_events: events in it. If given, events and censored examples are weighed apart, and the batch may hold any
             share of each; if None the batch is taken as drawn at random from all.
         own_term: "exact" or "sampled".
+        rows: [B], which example each is, if one may stand twice.
 
     Returns:
         inner [B], weight [B].
@@ -33,17 +56,41 @@ def cox_inner(
     check_floats(risk, "risk", "[B]")
     check_time(time, risk, "risk")
     seen = as_mask(event, "event", risk, "risk", signs=False)
-    exact = own_term == "exact"
-    if n_events is None:
-        everyone = torch.ones_like(seen)
-        stands_for = weigh(everyone, n, of_others=exact).to(risk.dtype).expand_as(risk)
+    risk = at_least_float32(risk)
+    strata = _strata(seen, len(risk) if n is None else n, n_events)
+    at_risk = time.unsqueeze(0) >= time.unsqueeze(1)
+    if own_term == "sampled":
+        stands_for, known = _all_alike(strata, risk), seen
     else:
-        of_events = weigh(seen, n_events, of_others=exact).to(risk.dtype)
-        of_censored = weigh(~seen, n - n_events, of_others=False).to(risk.dtype)
-        stands_for = torch.where(seen, of_events, of_censored)
-    own = torch.eye(len(risk), dtype=torch.bool, device=risk.device)
+        copies = copies_of(rows, risk)
+        stands_for, known = _apart(strata, copies.sum(1), risk)
+        stands_for = torch.where(copies, diagonal(risk), stands_for)
+        known = known & seen
     logits = risk.unsqueeze(0) - risk.unsqueeze(1) + stands_for.log()
-    if exact:
-        logits = logits.masked_fill(own, 0.0)
-    at_risk = (time.unsqueeze(0) >= time.unsqueeze(1)) & ((stands_for > 0) | own)
-    return settle(masked_logsumexp(logits, at_risk), mean_weight(seen, risk), log=True)
+    return settle(masked_logsumexp(logits, at_risk & (stands_for > 0)), mean_weight(known, risk), log=True)
+
+
+def _strata(seen: Tensor, n: int, n_events: int | None) -> list[tuple[Tensor, int]]:
+    """Members in the batch and size in the population, that of the events first."""
+    if n_events is None:
+        return [(torch.ones_like(seen), n)]
+    return [(seen, n_events), (~seen, n - n_events)]
+
+
+def _all_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
+    """[B]: what each stands for; what the batch lacks is stood for by what it has."""
+    stands_for = torch.zeros_like(like)
+    for member, size in strata:
+        stands_for = torch.where(member, stratum_weight(member, size, like), stands_for)
+    return stands_for * (sum(size for _, size in strata) / stands_for.sum().clamp(min=1))
+
+
+def _apart(strata: list[tuple[Tensor, int]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, B]: what j stands for in the risk set of an event i, other than j = i; [B]: whether there is enough of it."""
+    stands_for, known = torch.zeros_like(like), torch.ones_like(copies, dtype=torch.bool)
+    for place, (member, size) in enumerate(strata):
+        of_own_stratum = copies if place == 0 else None
+        weight = stratum_weight(member, size, like, copies=of_own_stratum).unsqueeze(-1)
+        stands_for = torch.where(member, weight, stands_for)
+        known = known & can_estimate(member, size, copies=of_own_stratum)
+    return stands_for, known

@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fcco._checks import shape_of
+from fcco.functional._checks import check_number
+
 TaskLoss = Callable[[Tensor, Tensor], Tensor]
 Data = tuple[Tensor, Tensor]
 """Inputs [tasks, examples, ...] and targets [tasks, examples, ...]."""
@@ -16,6 +19,16 @@ Data = tuple[Tensor, Tensor]
 
 def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def check_tasks(data: Data, name: str, tasks: int | None = None) -> None:
+    """Inputs and targets of equally many tasks, as many as given."""
+    if not isinstance(data, tuple | list) or len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
+        raise TypeError(f"{name} must be a pair of tensors, inputs and targets, got {type(data).__name__}")
+    lengths = [part.shape[0] if part.dim() else 0 for part in data]
+    if lengths[0] != lengths[1] or lengths[0] == 0 or lengths[0] != (tasks or lengths[0]):
+        wanted = "equally many tasks" if tasks is None else f"{tasks} tasks"
+        raise ValueError(f"{name} must have {wanted}, got inputs {shape_of(data[0])} and targets {shape_of(data[1])}")
 
 
 def _parameters(model: nn.Module) -> dict[str, Tensor]:
@@ -36,6 +49,7 @@ def adapt(model: nn.Module, support: Data, *, lr: float, loss: TaskLoss = F.mse_
 
     .. math:: g_i(w) = w - \alpha \nabla L_i(w)
     """
+    check_tasks(support, "support")
     weights = _parameters(model)
 
     def adapt_one(x: Tensor, y: Tensor) -> Tensor:
@@ -73,4 +87,7 @@ def maml_loss(model: nn.Module, support: Data, query: Data, *, lr: float, loss: 
 
     Reference: Finn, Abbeel and Levine, *Model-Agnostic Meta-Learning*, ICML 2017.
     """
-    return task_losses(model, adapt(model, support, lr=lr, loss=loss), query, loss=loss).mean()
+    check_number(lr, "lr", above=0)
+    weights = adapt(model, support, lr=lr, loss=loss)
+    check_tasks(query, "query", len(weights))
+    return task_losses(model, weights, query, loss=loss).mean()

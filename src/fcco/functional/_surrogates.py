@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,12 @@ class Surrogate:
                 f"surrogate {self.name} must be elementwise: it made {tuple(values.shape)} of {tuple(t.shape)}"
             )
         return values
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # By name where there is one: hinges are made on the spot, and pickle cannot find them.
+        if self.hinge_power is not None or _PLAIN.get(self.name) is self.function:
+            return resolve_surrogate, (self.name, self.margin)
+        return Surrogate, (self.name, self.function)
 
     def at_zero(self, like: Tensor) -> float:
         """ℓ(0), the term of an example against itself."""

@@ -2,6 +2,12 @@
 
 Each one is the objective of the same name in :mod:`fcco.functional`, estimated from a batch. ``rule=fcco.BSGD()`` turns
 any of them into its in-batch counterpart.
+
+- Examples of a batch that have no term (no negative to compare with, nobody else of the class, ...) are left out of the
+  mean, and their rows keep what they hold; a batch without any term is a zero that can be differentiated.
+- In ``eval()`` mode a loss is the exact objective of the batch by itself, for validation data: neither the table nor
+  the sizes of the training set are used, and ``index`` may be anything.
+- Scores in half precision, and autocast, are taken to float32 first.
 """
 
 from fcco.losses._bipartite import AveragePrecisionLoss, PartialAUCLoss, PNormPushLoss

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
+from fcco._checks import as_index, reads_are_free, shape_of
 from fcco._coupled import CoupledLoss, Outer
 from fcco._rules import Rule
 from fcco._table import InnerTable
+from fcco.functional._checks import as_mask
 from fcco.functional._inner import Estimate
 
 
@@ -23,12 +28,39 @@ class Scale:
         return self.factor * u
 
 
+def minus_share(log_u: Tensor) -> Tensor:
+    """f = -u_1 / u_2, of log u."""
+    return -(log_u[:, 0] - log_u[:, 1]).exp()
+
+
+def as_values(values: Any) -> Tensor:
+    """A list, an array or a tensor, as a tensor on the CPU."""
+    return values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+
+
+def count_positives(target: Any, name: str = "target") -> tuple[int, int]:
+    """How many examples there are, and how many of them are positive."""
+    target = as_values(target)
+    if target.dim() != 1:
+        raise ValueError(f"{name} must have the shape [n], got {shape_of(target)}")
+    mask = as_mask(target, name, target, name, signs=False)
+    return len(mask), int(mask.sum())
+
+
 class Loss(nn.Module):
-    """Base of the losses: ``forward`` makes an estimate, :attr:`coupled` turns it into a value with a gradient."""
+    """Base of the losses: ``forward`` makes an estimate, :attr:`coupled` turns it into a value with a gradient.
+
+    In ``eval()`` mode a loss is the exact objective of the batch alone. What it knows of the training set, the table
+    and the sizes of populations, is neither used nor changed, and ``index`` may be anything.
+    """
 
     def __init__(self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False) -> None:
         super().__init__()
         self.coupled = CoupledLoss(outer, n, dim, rule=rule, log=log)
+        if rule.needs_previous:
+            raise ValueError(
+                f"{type(rule).__name__} asks for estimates at two weights, and a loss makes one: use fcco.CoupledLoss"
+            )
 
     @property
     def n(self) -> int:
@@ -40,5 +72,45 @@ class Loss(nn.Module):
         """The running estimates u."""
         return self.coupled.table
 
+    def _with_outer(self, count: int) -> Self:
+        """Say how many of the rows are ever outer ones; none counts as one, since a share of nothing is no number."""
+        self.coupled.n_outer = max(count, 1)
+        return self
+
+    def _of_population(self, size: Any) -> Any:
+        """What is known of the training set; None in ``eval()`` mode, where the batch is all there is."""
+        return size if self.training else None
+
+    def _rows(self, index: Any, like: Any, name: str) -> Tensor | None:
+        """The rows of a batch, one for each row of ``like``; None in ``eval()`` mode, where they mean nothing."""
+        if not self.training or not isinstance(like, Tensor) or like.dim() == 0:
+            return None
+        return _rows_for(index, like, name)
+
     def _finish(self, estimate: Estimate, index: Any) -> Tensor:
-        return self.coupled(estimate.inner, index, weight=estimate.weight)
+        rows = _rows_for(index, estimate.inner, "the batch")
+        return self.coupled(estimate.inner, rows, weight=estimate.weight)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Loss:
+        # Sizes and totals of a population do not fit into half precision.
+        def keep_precision(buffer: Tensor) -> Tensor:
+            moved = fn(buffer)
+            narrow = buffer.is_floating_point() and torch.finfo(moved.dtype).bits < 32
+            return buffer.to(moved.device) if narrow else moved
+
+        return super()._apply(keep_precision, recurse)
+
+
+def _rows_for(index: Any, like: Tensor, name: str) -> Tensor:
+    rows = as_index(index, like.device)
+    if len(rows) != len(like):
+        raise ValueError(f"index must have the shape [{len(like)}], as {name} has, got {shape_of(rows)}")
+    return rows
+
+
+def if_repeated(rows: Tensor | None) -> Tensor | None:
+    """The rows, or None if it costs nothing to see that none stands twice."""
+    if rows is None or not reads_are_free(rows):
+        return rows
+    ordered = np.sort(rows.numpy())
+    return rows if bool((ordered[1:] == ordered[:-1]).any()) else None

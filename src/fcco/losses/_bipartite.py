@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fcco._rules import SOX, Rule
 from fcco._table import positive_int
-from fcco.functional._checks import as_mask, check_number
+from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.losses._base import Loss, Scale
+from fcco.losses._base import Loss, Scale, count_positives, if_repeated, minus_share
+from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
 
 
 def _ratio(u: Tensor) -> Tensor:
@@ -31,29 +31,28 @@ class _Power:
         return torch.exp(self.p * u) if self.log else u.pow(self.p)
 
 
-def count_positives(target: Any) -> tuple[int, int]:
-    """How many examples there are, and how many of them are positive."""
-    target = torch.as_tensor(np.asarray(target))
-    mask = as_mask(target.reshape(-1), "target", target.reshape(-1), "target", signs=False)
-    return len(mask), int(mask.sum())
-
-
 class AveragePrecisionLoss(Loss):
     r"""Negative of a surrogate of average precision, of a whole training set, from small batches.
 
     .. math:: F = -\frac{1}{n_+} \sum_{i \in S_+}
         \frac{\sum_{j \in S_+} \ell(h_j - h_i)}{\sum_{j \in S} \ell(h_j - h_i)}
 
-    Called as ``loss(scores, target, index)`` with [B] each. The batch may hold any share of positives; the objective is
-    that of the population, whose make-up n and n_pos tell. Scores of bounded scale (a sigmoid's) suit a margin of 1.
+    Called as ``loss(scores, target, index)`` with [B] each, targets 0 and 1 (or bool). The batch may hold any share of
+    positives; the objective is that of the population, whose make-up n and n_pos tell. Without a negative in the batch,
+    or (own term exact) without another positive, a positive has no term. Scores of bounded scale (a sigmoid's) suit a
+    margin of 1. With ℓ = exp it lives in log space.
 
     Args:
         n: training examples; ``index`` lies in [0, n).
         n_pos: positives among them (or see :meth:`from_targets`).
         margin: of the hinges.
-        surrogate: ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function of t.
+        surrogate: ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function of t, with
+            ℓ(0) > 0.
         rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
         own_term: "exact", unbiased, or "sampled", as in-batch losses have it.
+
+    Raises:
+        ValueError: ℓ(0) is not positive, or n_pos exceeds n.
 
     >>> loss_fn = AveragePrecisionLoss.from_targets([1, 0, 0, 1, 0])
     >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
@@ -71,12 +70,19 @@ class AveragePrecisionLoss(Loss):
         rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
         own_term: OwnTerm = "exact",
     ) -> None:
-        super().__init__(_ratio, n, dim=2, rule=rule)
+        ell = resolve_surrogate(surrogate, margin)
+        super().__init__(minus_share if ell.is_exp else _ratio, n, dim=2, rule=rule, log=ell.is_exp)
         self.n_pos = positive_int("n_pos", n_pos)
         if self.n_pos > self.n:
             raise ValueError(f"n_pos cannot exceed n = {self.n}, got {n_pos}")
+        self._with_outer(self.n_pos)
+        self._own_value = ell.at_zero(torch.zeros((), dtype=torch.float64))
+        if not self._own_value > 0:
+            raise ValueError(
+                f"surrogate {ell.name} is {self._own_value} at 0: average precision needs more than 0 there"
+            )
         check_own_term(own_term)
-        self.surrogate = resolve_surrogate(surrogate, margin)
+        self.surrogate = ell
         self.own_term: OwnTerm = own_term
 
     @classmethod
@@ -87,8 +93,27 @@ class AveragePrecisionLoss(Loss):
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""
+        if can_fuse(self.coupled, scores, target) and not self.surrogate.is_exp:
+            fused = fused_average_precision(
+                self.coupled,
+                scores,
+                target,
+                index,
+                surrogate=self.surrogate,
+                own_value=self._own_value,
+                n_pos=self.n_pos,
+                exact=self.own_term == "exact",
+            )
+            if fused is not None:
+                return fused
         estimate = average_precision_inner(
-            scores, target, n=self.n, n_pos=self.n_pos, surrogate=self.surrogate, own_term=self.own_term
+            scores,
+            target,
+            surrogate=self.surrogate,
+            n=self._of_population(self.n),
+            n_pos=self.n_pos,
+            own_term=self.own_term,
+            rows=if_repeated(self._rows(index, scores, "scores")),
         )
         return self._finish(estimate, index)
 
@@ -98,8 +123,9 @@ class PNormPushLoss(Loss):
 
     .. math:: F = \frac{1}{n_-} \sum_{i \in S_-} \Bigl( \frac{1}{n_+} \sum_{j \in S_+} \ell(h_i - h_j) \Bigr)^p
 
-    Called as ``loss(scores, target, index)`` with [B] each. With ℓ = exp it lives in log space. Start it from small
-    scores: from large ones the p-th power of an exponential is beyond any step size.
+    Called as ``loss(scores, target, index)`` with [B] each, targets 0 and 1 (or bool). With ℓ = exp it lives in log
+    space, and overflows only where its value does, the p-th power of an exponential. Start it from small scores: from
+    large ones that is beyond any step size.
 
     Args:
         n: training examples; ``index`` lies in [0, n).
@@ -131,10 +157,15 @@ class PNormPushLoss(Loss):
     @classmethod
     def from_targets(cls, target: Any, **options: Any) -> PNormPushLoss:
         """With n counted in the training targets."""
-        return cls(count_positives(target)[0], **options)
+        n, n_pos = count_positives(target)
+        return cls(n, **options)._with_outer(n - n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""
+        if can_fuse(self.coupled, scores, target):
+            fused = fused_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
+            if fused is not None:
+                return fused
         return self._finish(p_norm_push_inner(scores, target, surrogate=self.surrogate), index)
 
 
@@ -143,7 +174,8 @@ class PartialAUCLoss(Loss):
 
     .. math:: F = \frac{1}{n_+} \sum_{i \in S_+} \tau \log \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
 
-    Called as ``loss(scores, target, index)`` with [B] each; in log space.
+    Called as ``loss(scores, target, index)`` with [B] each, targets 0 and 1 (or bool); in log space. (ℓ itself may
+    overflow if it is exp.)
 
     Args:
         n: training examples; ``index`` lies in [0, n).
@@ -175,7 +207,8 @@ class PartialAUCLoss(Loss):
     @classmethod
     def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
         """With n counted in the training targets."""
-        return cls(count_positives(target)[0], **options)
+        n, n_pos = count_positives(target)
+        return cls(n, **options)._with_outer(n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""

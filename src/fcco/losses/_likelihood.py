@@ -21,7 +21,8 @@ class LatentVariableLoss(Loss):
     .. math:: F = \frac 1 n \sum_i \Bigl( -\log \sum_z p(y_i | z, x_i) e^{w_{iz}} + \log \sum_z e^{w_{iz}} \Bigr)
 
     Called as ``loss(log_likelihood, log_weight, index)`` with [B1, B2], [B1, B2] and [B1], for B2 values of z drawn
-    uniformly for each example (or once for all); in log space.
+    uniformly for each example (or once for all); in log space. An example none of whose z can explain y (-inf
+    throughout) has no term in the batch.
 
     Args:
         n: training examples; ``index`` lies in [0, n).
@@ -41,7 +42,7 @@ class LatentVariableLoss(Loss):
 
     def forward(self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: log p(y|z, x) and E(x)·E(z), [B1, B2] each, and rows [B1]."""
-        return self.coupled(latent_variable_inner(log_likelihood, log_weight), index)
+        return self._finish(latent_variable_inner(log_likelihood, log_weight), index)
 
 
 class SoftmaxLoss(Loss):
@@ -50,7 +51,9 @@ class SoftmaxLoss(Loss):
     .. math:: F = \frac 1 n \sum_i \log \sum_{c=1}^C e^{s_{ic} - t_i}
 
     Called as ``loss(target_logit, sampled_logits, index)`` with [B1], [B1, B2] and [B1]; the sampled classes are others
-    than the target, drawn uniformly (or with probabilities ``log_q``). ``rule=fcco.BSGD()`` is sampled softmax.
+    than the target, drawn uniformly (or with probabilities e^log_q, [B1, B2] or [B2], as a fourth argument).
+    ``SoftmaxLoss(n, rule=fcco.BSGD(), own_term="sampled")`` has the gradient of the usual sampled softmax,
+    ``cross_entropy`` over the target and the sample.
 
     Args:
         n: training examples; ``index`` lies in [0, n).

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco._checks import as_index
+from fcco._checks import check_rows, shape_of
 from fcco._coupled import Outer
 from fcco._rules import SOX, Rule
 from fcco.functional._checks import as_groups, check_choice, check_count, check_number, check_relevance
@@ -20,13 +19,17 @@ from fcco.functional._inner_listwise import Lists, list_mle_inner, list_net_inne
 from fcco.functional._listwise import _ideal_dcg
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import segment_logsumexp, widen
-from fcco.losses._base import Loss, Scale
+from fcco.losses._base import Loss, Scale, as_values
 
 
-def describe_lists(relevance: Any, query: Any, *, target: str = "proportional", k: int | None = None) -> Lists:
+def describe_lists(
+    relevance: Any, query: Any, *, target: str = "proportional", k: int | None = None, signed: bool = False
+) -> Lists:
     """What the losses need to know of every item's query, [n] each."""
-    relevance, query = torch.as_tensor(np.asarray(relevance)), torch.as_tensor(np.asarray(query))
-    check_relevance(relevance, relevance, "relevance", signed=True)
+    relevance, query = as_values(relevance), as_values(query)
+    if relevance.dim() != 1:
+        raise ValueError(f"relevance must have the shape [n], got {shape_of(relevance)}")
+    check_relevance(relevance, relevance, "relevance", signed=signed or target == "softmax")
     lists, count = as_groups(query, "query", relevance, "relevance")
     y = widen(relevance)
     share = y if target == "softmax" else y.clamp(min=0).log()
@@ -35,8 +38,14 @@ def describe_lists(relevance: Any, query: Any, *, target: str = "proportional", 
     relevant = torch.zeros_like(size).index_add(0, lists, (relevance > 0).to(size.dtype))
     # A query without relevant items has the total e^-inf, which a sum over nothing but -inf would not give.
     total = segment_logsumexp(share.clamp(min=-1e300), lists, count)
-    total = torch.where((relevant > 0) | (target == "softmax"), total, -math.inf)
+    if target != "softmax":
+        total = total.masked_fill(relevant == 0, -math.inf)
     return Lists(*(values[lists] for values in (size, relevant, total, _ideal_dcg(gain, lists, count, k))))
+
+
+def count_relevant(lists: Lists) -> int:
+    """How many items are relevant: each item brings its share of its query's number."""
+    return round(float((lists.relevant / lists.size).sum()))
 
 
 class _ListwiseLoss(Loss):
@@ -54,11 +63,15 @@ class _ListwiseLoss(Loss):
                 raise ValueError(f"lists.{name} must have the shape [{self.n}], got {list(values.shape)}")
             self.register_buffer(f"list_{name}", values, persistent=False)
 
-    def _lists(self, index: Any, like: Tensor) -> Lists | None:
-        known = [getattr(self, f"list_{name}") for name in Lists._fields]
-        if known[0] is None or not self.training:
-            return None
-        return Lists(*known).at(as_index(index, like.device).clamp(0, self.n - 1))
+    def _known(self, index: Any, scores: Any) -> dict[str, Any]:
+        """What is known of the batch's items beside what they are: their queries' lists, and their rows."""
+        rows = self._rows(index, scores, "scores")
+        lists = [getattr(self, f"list_{name}") for name in Lists._fields]
+        if rows is None or lists[0] is None:
+            return {"rows": rows, "lists": None}
+        check_rows(rows, self.n)
+        # What does not raise at once must not be looked up either.
+        return {"rows": rows, "lists": Lists(*lists).at(rows.clamp(0, self.n - 1))}
 
 
 class ListNetLoss(_ListwiseLoss):
@@ -66,16 +79,20 @@ class ListNetLoss(_ListwiseLoss):
 
     .. math:: F = \frac{1}{Q} \sum_q \sum_{i \in q} P(y_i) \log \sum_{j \in q} e^{h_j - h_i}
 
-    Called as ``loss(scores, relevance, query, index)`` with [B] each: some items of some queries; in log space. With
-    ``rule=fcco.BSGD()`` and nothing known of the lists it is the usual loss of the lists in the batch.
+    Called as ``loss(scores, relevance, query, index)`` with [B] each: some items of some queries; in log space.
+    ``ListNetLoss(n, rule=fcco.BSGD())``, where nothing is known of the lists, is the usual loss of those in the batch:
+    cross entropy with the relevances as soft labels.
 
     Args:
         n: training items; ``index`` lies in [0, n).
         target: "proportional", P(y) ∝ y, or "softmax", P(y) ∝ e^y.
         lists: sizes and totals of the queries, which :meth:`from_targets` takes from the training data. With them a
-            batch may hold any part of a list; without, the batch's items are taken for the whole.
+            batch may hold any part of a list, items with P(y) > 0 being visited equally often
+            (``QuerySampler(query, relevance)``; with "softmax", ``QuerySampler(query)``). Without, the batch's items
+            are taken for the whole.
         rule: see :class:`fcco.SOX`.
-        own_term: "exact" or "sampled".
+        own_term: "exact", unbiased; an item then has no term in a batch that lacks others to stand for the query's
+            relevant or irrelevant ones. Or "sampled", as in-batch losses have it.
 
     >>> loss_fn = ListNetLoss.from_targets(relevance=[1.0, 0.0, 0.0, 2.0, 1.0], query=[0, 0, 0, 1, 1])
     >>> scores = torch.tensor([0.3, 0.1, 0.9], requires_grad=True)
@@ -101,12 +118,13 @@ class ListNetLoss(_ListwiseLoss):
     def from_targets(cls, relevance: Any, query: Any, *, target: str = "proportional", **options: Any) -> ListNetLoss:
         """With the lists described by the training data, [n] each."""
         lists = describe_lists(relevance, query, target=target)
-        return cls(len(lists.size), target, lists, **options)
+        loss = cls(len(lists.size), target, lists, **options)
+        return loss if target == "softmax" else loss._with_outer(count_relevant(lists))
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        lists = self._lists(index, scores)
-        estimate = list_net_inner(scores, relevance, query, lists=lists, target=self.target, own_term=self.own_term)
+        known = self._known(index, scores)
+        estimate = list_net_inner(scores, relevance, query, target=self.target, own_term=self.own_term, **known)
         return self._finish(estimate, index)
 
 
@@ -120,9 +138,11 @@ class ListMLELoss(_ListwiseLoss):
     Args:
         n: training items; ``index`` lies in [0, n).
         lists: sizes of the queries, which :meth:`from_targets` takes from the training data. With them a batch may hold
-            any part of a list; without, the batch's items are taken for the whole.
+            any part of a list, all items being visited equally often (``QuerySampler(query)``). Without, the batch's
+            items are taken for the whole.
         rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
-        own_term: "exact" or "sampled".
+        own_term: "exact", unbiased; an item then has no term in a batch that lacks others to stand for the query's
+            relevant or irrelevant ones. Or "sampled", as in-batch losses have it.
 
     >>> loss_fn = ListMLELoss.from_targets(relevance=[1.0, 0.0, 0.0, 2.0, 1.0], query=[0, 0, 0, 1, 1])
     >>> scores = torch.tensor([0.3, 0.1, 0.9], requires_grad=True)
@@ -144,13 +164,13 @@ class ListMLELoss(_ListwiseLoss):
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, **options: Any) -> ListMLELoss:
         """With the lists described by the training data, [n] each."""
-        lists = describe_lists(relevance, query)
+        lists = describe_lists(relevance, query, signed=True)
         return cls(len(lists.size), lists, **options)
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        lists = self._lists(index, scores)
-        return self._finish(list_mle_inner(scores, relevance, query, lists=lists, own_term=self.own_term), index)
+        known = self._known(index, scores)
+        return self._finish(list_mle_inner(scores, relevance, query, own_term=self.own_term, **known), index)
 
 
 @dataclass(frozen=True)
@@ -184,9 +204,11 @@ class NDCGLoss(_ListwiseLoss):
         k: length of the top that counts, softly; None: all.
         sharpness: of the top's edge.
         lists: sizes and ideal gains of the queries, which :meth:`from_targets` takes from the training data. With them
-            a batch may hold any part of a list; without, the batch's items are taken for the whole.
+            a batch may hold any part of a list, relevant items being visited equally often
+            (``QuerySampler(query, relevance)``). Without, the batch's items are taken for the whole.
         rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
-        own_term: "exact" or "sampled".
+        own_term: "exact", unbiased; an item then has no term in a batch that lacks others to stand for the query's
+            relevant or irrelevant ones. Or "sampled", as in-batch losses have it.
 
     >>> loss_fn = NDCGLoss.from_targets(relevance=[1.0, 0.0, 0.0, 2.0, 1.0], query=[0, 0, 0, 1, 1])
     >>> scores = torch.tensor([0.3, 0.1, 0.9], requires_grad=True)
@@ -218,7 +240,7 @@ class NDCGLoss(_ListwiseLoss):
     def from_targets(cls, relevance: Any, query: Any, *, k: int | None = None, **options: Any) -> NDCGLoss:
         """With the lists described by the training data, [n] each."""
         lists = describe_lists(relevance, query, k=k)
-        return cls(len(lists.size), k=k, lists=lists, **options)
+        return cls(len(lists.size), k=k, lists=lists, **options)._with_outer(count_relevant(lists))
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
@@ -227,8 +249,8 @@ class NDCGLoss(_ListwiseLoss):
             relevance,
             query,
             surrogate=self.surrogate,
-            lists=self._lists(index, scores),
             k=self.k,
             own_term=self.own_term,
+            **self._known(index, scores),
         )
         return self._finish(estimate, index)

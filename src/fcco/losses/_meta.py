@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fcco._rules import SOX, Rule
 from fcco.functional._checks import check_number
-from fcco.functional._meta import Data, TaskLoss, adapt, parameter_count, task_losses
+from fcco.functional._meta import Data, TaskLoss, adapt, check_tasks, parameter_count, task_losses
 from fcco.losses._base import Loss
 
 
@@ -19,7 +19,7 @@ class _QueryLoss:
 
     def __call__(self, u: Tensor, index: Tensor, sample: tuple[nn.Module, Data]) -> Tensor:
         model, query = sample
-        return task_losses(model, u, query, loss=self.loss)
+        return task_losses(model, u.reshape(len(index), -1), query, loss=self.loss)
 
 
 class MAMLLoss(Loss):
@@ -67,5 +67,8 @@ class MAMLLoss(Loss):
 
     def forward(self, model: nn.Module, support: Data, query: Data, index: Tensor) -> Tensor:
         """The loss of a batch of tasks, differentiable in the model's parameters."""
+        if parameter_count(model) != self.table.dim:
+            raise ValueError(f"the model has {parameter_count(model)} parameters, the table's rows {self.table.dim}")
         inner = adapt(model, support, lr=self.lr, loss=self.loss)
+        check_tasks(query, "query", len(inner))
         return self.coupled(inner, index, sample=(model, query))

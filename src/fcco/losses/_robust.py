@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco._checks import as_index, check_rows
-from fcco._rules import SOX, Rule
-from fcco.functional._checks import as_mask, check_floats, check_number, check_per_example
-from fcco.functional._inner import masked_logsumexp
+from fcco._rules import BSGD, SOX, Rule
+from fcco.functional._checks import _refuse, as_mask, check_floats, check_number
+from fcco.functional._inner import check_integers, masked_logsumexp
+from fcco.functional._tensors import at_least_float32
 from fcco.losses._base import Loss
 
 
@@ -24,7 +24,7 @@ class InvariantLogisticLoss(Loss):
 
     .. math:: F = \frac 1 n \sum_i \log\bigl(1 + e^{-b_i g_i}\bigr), \qquad g_i = \mathbb{E}\, h(x_i + noise)
 
-    Called as ``loss(scores, target, index)`` with [B1, B2], [B1] and [B1].
+    Called as ``loss(scores, target, index)`` with [B1, B2], [B1] and [B1], targets 0 and 1 (or bool).
 
     Args:
         n: training examples; ``index`` lies in [0, n).
@@ -44,7 +44,7 @@ class InvariantLogisticLoss(Loss):
         """The loss of a batch: scores of observations [B1, B2], targets 0 and 1 (or bool) and rows [B1]."""
         check_floats(scores, "scores", "[B1, B2]")
         positive = as_mask(target, "target", scores, "scores", signs=False)
-        mean = scores.mean(1)
+        mean = at_least_float32(scores).mean(1)
         return self.coupled(torch.where(positive, mean, -mean), index)
 
 
@@ -55,7 +55,7 @@ class _SoftMaximum:
     temperature: float
 
     def __call__(self, u: Tensor, index: Tensor, known: Tensor) -> Tensor:
-        peak = masked_logsumexp(u / self.temperature, known) - known.sum().log()
+        peak = masked_logsumexp(u / self.temperature, known) - known.sum().to(u.dtype).log()
         return (self.temperature * peak).expand_as(u)
 
 
@@ -71,7 +71,7 @@ class GroupDROLoss(Loss):
     Args:
         n_groups: K.
         temperature: τ; the smaller, the more the worst group counts.
-        rule: SOX, SOAP or BSGD; see :class:`fcco.SOX`. ``fcco.BSGD()`` is the in-batch loss.
+        rule: SOX, SOAP or BSGD; see :class:`fcco.SOX`. ``fcco.BSGD()`` is the in-batch loss, of the groups at hand.
 
     >>> loss_fn = GroupDROLoss(n_groups=2, temperature=0.01)
     >>> loss_fn(torch.tensor([0.0, 2.0, 3.0]), torch.tensor([0, 0, 1]))  # nearly 3
@@ -94,17 +94,21 @@ class GroupDROLoss(Loss):
     def forward(self, losses: Tensor, group: Tensor) -> Tensor:
         """The loss of a batch: losses of examples and their groups, [B] each."""
         check_floats(losses, "losses", "[B]")
-        check_per_example(group, "group", losses, "losses")
-        rows = as_index(group, losses.device)
-        check_rows(rows, self.n)
+        check_integers(group, "group", losses, "losses")
+        _refuse("group", group, (group < 0) | (group >= self.n), f"outside the groups 0 to {self.n - 1}")
+        losses, rows = at_least_float32(losses), group.long()
         counts = losses.new_zeros(self.n).index_add(0, rows, torch.ones_like(losses))
         present = counts > 0
-        means = losses.new_zeros(self.n).index_add(0, rows, losses) / counts.clamp(min=1)
-        # The gradient of the groups at hand is scaled up to that of all groups; the value is not.
-        means = means + (means - means.detach()) * (self.n / present.sum() - 1)
-        known, held = self.table.visited(None).bool(), self.table.read(None, cold=0.0).to(losses.dtype)
-        if not self.training:
-            known = torch.zeros_like(known)
-        inner = torch.where(present, means, held)
+        inner = losses.new_zeros(self.n).index_add(0, rows, losses) / counts.clamp(min=1)
+        known = present
+        if self._remembers():
+            # The gradient of the groups at hand is scaled up to that of all groups; the value is not.
+            inner = inner + (inner - inner.detach()) * (self.n / present.sum() - 1)
+            known = present | self.table.visited(None).bool()
+            inner = torch.where(present, inner, self.table.read(None, cold=0.0).to(losses.dtype))
         everyone = torch.arange(self.n, device=losses.device)
-        return self.coupled(inner, everyone, weight=present, sample=known | present)
+        return self.coupled(inner, everyone, weight=present, sample=known)
+
+    def _remembers(self) -> bool:
+        """Whether groups that the batch lacks are known from earlier ones."""
+        return self.training and torch.is_grad_enabled() and not isinstance(self.coupled.rule, BSGD)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fcco._rules import SOX, Rule
 from fcco.functional._checks import check_choice, check_number
+from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, nca_inner
-from fcco.losses._base import Loss
-
-
-def _minus_share(log_u: Tensor) -> Tensor:
-    return -(log_u[:, 0] - log_u[:, 1]).exp()
+from fcco.losses._base import Loss, as_values, minus_share
 
 
 def _mean_of_both(log_u: Tensor) -> Tensor:
@@ -32,8 +28,10 @@ class NCALoss(Loss):
 
     Args:
         n: training examples; ``index`` lies in [0, n).
-        class_sizes: members of class 0, 1, ... (or see :meth:`from_targets`). If given, the batch may hold any classes
-            in any shares; if None it is taken as drawn at random.
+        class_sizes: members of class 0, 1, ... (or see :meth:`from_targets`). If given, the batch may hold any share of
+            the own class, which is weighed apart; and any shares of the others, where it has them all. Where it does
+            not, the others in it are taken as drawn at random from all others. If None, the batch is taken as drawn at
+            random altogether.
         rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
 
     >>> loss_fn = NCALoss(n=5)
@@ -51,24 +49,32 @@ class NCALoss(Loss):
         class_sizes: Any = None,
         rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
     ) -> None:
-        super().__init__(_minus_share, n, dim=2, rule=rule, log=True)
+        super().__init__(minus_share, n, dim=2, rule=rule, log=True)
         if class_sizes is not None:
-            class_sizes = torch.as_tensor(np.asarray(class_sizes))
-            if class_sizes.dim() != 1 or (class_sizes < 0).any() or int(class_sizes.sum()) != self.n:
+            class_sizes = as_values(class_sizes)
+            counts = class_sizes.dim() == 1 and not class_sizes.is_floating_point()
+            if not counts or (class_sizes < 0).any() or int(class_sizes.sum()) != self.n:
                 raise ValueError(f"class_sizes must be counts that add up to n = {self.n}, got {class_sizes.tolist()}")
         self.register_buffer("class_sizes", class_sizes, persistent=False)
 
     @classmethod
     def from_targets(cls, labels: Any, **options: Any) -> NCALoss:
         """With n and the class sizes counted in the training labels, 0 ... C - 1."""
-        labels = torch.as_tensor(np.asarray(labels))
-        if labels.dtype == torch.bool or labels.is_floating_point() or (labels < 0).any():
-            raise ValueError("labels must be integers from 0; number the classes first")
+        labels = as_values(labels)
+        if labels.dtype == torch.bool or labels.is_floating_point() or labels.dim() != 1 or (labels < 0).any():
+            raise ValueError("labels must be [n] of integers from 0; number the classes first")
         return cls(len(labels), labels.bincount(), **options)
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: embeddings [B, d], labels and rows [B]."""
-        return self._finish(nca_inner(embeddings, labels, n=self.n, class_sizes=self.class_sizes), index)
+        estimate = nca_inner(
+            embeddings,
+            labels,
+            n=self._of_population(self.n),
+            class_sizes=self._of_population(self.class_sizes),
+            rows=self._rows(index, embeddings, "embeddings"),
+        )
+        return self._finish(estimate, index)
 
 
 class ContrastiveLoss(Loss):
@@ -78,7 +84,8 @@ class ContrastiveLoss(Loss):
         \log \operatorname{mean}_c\, e^{(s(a_i, c) - s(first_i, second_i)) / \tau}
 
     Called as ``loss(first, second, index)`` with [B, d], [B, d] and [B], which are normalised here; in log space.
-    ``rule=fcco.BSGD()`` with ``include_positive=True`` has the gradient of InfoNCE (SimCLR's or CLIP's) where n = B.
+    ``ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())`` has the gradient of InfoNCE:
+    SimCLR's NT-Xent with two views, CLIP's cross entropy in both directions across modalities.
 
     Args:
         n: training examples; ``index`` lies in [0, n).
@@ -87,6 +94,8 @@ class ContrastiveLoss(Loss):
             candidates are of the other kind.
         include_positive: the positive pair is a candidate too.
         rule: see :class:`fcco.SOX`.
+        own_term: of the positive pair, if it is included: "exact", one candidate beside all n - 1 others, or "sampled",
+            one beside those of the batch.
 
     >>> loss_fn = ContrastiveLoss(n=5)
     >>> first, second = torch.eye(3).requires_grad_(), torch.eye(3)
@@ -102,20 +111,25 @@ class ContrastiveLoss(Loss):
         mode: str = "two_views",
         include_positive: bool = False,
         rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        own_term: OwnTerm = "exact",
     ) -> None:
         super().__init__(_mean_of_both, n, dim=2, rule=rule, log=True)
         check_number(temperature, "temperature", above=0)
         check_choice(mode, "mode", ("two_views", "cross_modal"))
+        check_own_term(own_term)
         self.temperature, self.mode, self.include_positive = temperature, mode, include_positive
+        self.own_term: OwnTerm = own_term
 
     def forward(self, first: Tensor, second: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: two views or kinds of each example [B, d], and rows [B]."""
-        inner = contrastive_inner(
+        estimate = contrastive_inner(
             first,
             second,
-            n=self.n,
             temperature=self.temperature,
             mode=self.mode,
             include_positive=self.include_positive,
+            n=self._of_population(self.n),
+            own_term=self.own_term,
+            rows=self._rows(index, first, "first"),
         )
-        return self.coupled(inner, index, weight=None if len(first) > 1 else first.new_zeros(1))
+        return self._finish(estimate, index)

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from fcco._rules import SOAP, Rule
+from fcco._table import positive_int
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_survival import cox_inner
-from fcco.losses._base import Loss, Scale
-from fcco.losses._bipartite import count_positives
+from fcco.losses._base import Loss, Scale, count_positives
 
 
 class CoxLoss(Loss):
@@ -18,15 +18,17 @@ class CoxLoss(Loss):
 
     .. math:: F = \frac{1}{n_E} \sum_{i : E_i = 1} \log \sum_{j : T_j \ge T_i} e^{h_j - h_i}
 
-    Called as ``loss(risk, time, event, index)`` with [B] each; in log space. Ties are Breslow's. ``rule=fcco.BSGD()``
-    (with the default own term) has the gradient of the usual in-batch loss, whose risk sets are those of the batch.
+    Called as ``loss(risk, time, event, index)`` with [B] each, events 0 and 1 (or bool); in log space. Ties are
+    Breslow's. ``CoxLoss(n, rule=fcco.BSGD())`` has the gradient of the usual in-batch loss, whose risk sets are those
+    of the batch.
 
     Args:
         n: training examples; ``index`` lies in [0, n).
         n_events: events among them (or see :meth:`from_targets`). If given, the batch may hold any share of events; if
             None it is taken as drawn at random.
         rule: see :class:`fcco.SOX`.
-        own_term: "sampled", as in-batch losses have it, or "exact", unbiased.
+        own_term: "sampled", as in-batch losses have it, or "exact", unbiased; an event then has no term in a batch
+            that lacks anybody else (with n_events: another event, or anybody censored).
 
     >>> import torch
     >>> loss_fn = CoxLoss.from_targets([1, 1, 0, 1])
@@ -44,18 +46,29 @@ class CoxLoss(Loss):
         own_term: OwnTerm = "sampled",
     ) -> None:
         super().__init__(Scale(), n, rule=rule, log=True)
-        if n_events is not None and not 0 < n_events <= self.n:
-            raise ValueError(f"n_events must be from 1 to n = {self.n}, got {n_events!r}")
+        self.n_events = None if n_events is None else positive_int("n_events", n_events)
+        if self.n_events is not None and self.n_events > self.n:
+            raise ValueError(f"n_events cannot exceed n = {self.n}, got {n_events}")
+        if self.n_events is not None:
+            self._with_outer(self.n_events)
         check_own_term(own_term)
-        self.n_events, self.own_term = n_events, own_term
+        self.own_term: OwnTerm = own_term
 
     @classmethod
     def from_targets(cls, event: Any, **options: Any) -> CoxLoss:
         """With n and n_events counted in the training data."""
-        n, n_events = count_positives(event)
+        n, n_events = count_positives(event, "event")
         return cls(n, n_events, **options)
 
     def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: log-hazards, times, events and rows, [B] each."""
-        estimate = cox_inner(risk, time, event, n=self.n, n_events=self.n_events, own_term=self.own_term)
+        estimate = cox_inner(
+            risk,
+            time,
+            event,
+            n=self._of_population(self.n),
+            n_events=self._of_population(self.n_events),
+            own_term=self.own_term,
+            rows=self._rows(index, risk, "risk"),
+        )
         return self._finish(estimate, index)

@@ -1,0 +1,221 @@
+"""What the contract tests run over: every loss, with every option that changes its formula."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+import fcco
+from fcco import functional, losses
+
+
+def binary(rng, n):
+    return [rng.normal(size=n)], [rng.permutation(np.arange(n) % 3 == 0).astype(int)]
+
+
+def ranking(rng, n):
+    """Queries of 1, 3, 4, ... items; the second has no relevant one, and the lone item is relevant."""
+    query = np.repeat([40, -7, 3, 9, 10**12], [1, 3, 4, 5, n])[:n]
+    relevance = np.tile([0, 2, 1, 0, 3], n)[:n]
+    relevance[query == -7], relevance[0] = 0, 1
+    order = rng.permutation(n)
+    return [rng.normal(size=n)], [relevance[order], query[order]]
+
+
+def survival(rng, n):
+    return [rng.normal(size=n)], [rng.integers(1, 5, size=n).astype(float), rng.permutation(np.arange(n) % 3 > 0)]
+
+
+def classes(rng, n):
+    """One class has a single member."""
+    return [0.5 * rng.normal(size=(n, 3))], [rng.permutation(np.append(np.arange(n - 1) % 3, 3))]
+
+
+def latent(rng, n):
+    return [-rng.exponential(size=(n, 5)), rng.normal(size=(n, 5))], []
+
+
+def logits(rng, n):
+    return [rng.normal(size=n), rng.normal(size=(n, 4))], []
+
+
+def views(rng, n):
+    return [rng.normal(size=(n, 3)), rng.normal(size=(n, 3))], []
+
+
+def observations(rng, n):
+    return [rng.normal(size=(n, 4))], [rng.integers(0, 2, size=n)]
+
+
+def grouped(rng, n):
+    return [rng.exponential(size=n)], [np.arange(n) % 3]
+
+
+def all_logits(target_logit, sampled_logits):
+    return functional.softmax_loss(target_logit, torch.cat([target_logit.unsqueeze(1), sampled_logits], 1))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss with options.
+
+    ``data`` gives its differentiable arguments and the others, in that order; ``known`` the arguments of
+    ``from_targets`` by their place among the others, or None where there is no such constructor.
+    """
+
+    loss: type
+    data: object
+    exact: object
+    known: tuple[int, ...] | None = None
+    options: dict = field(default_factory=dict)
+    exact_options: tuple[str, ...] = ()
+    indexed: bool = True
+
+    def __str__(self):
+        return "-".join([self.loss.__name__, *(f"{key}={value}" for key, value in self.options.items())])
+
+    def population(self, n=13, seed=0, dtype=torch.float64, scale=1.0):
+        """(differentiable tensors, others), all of n rows."""
+        floats, others = self.data(np.random.default_rng(seed), n)
+        floats = [torch.tensor(scale * x).to(dtype).requires_grad_() for x in floats]
+        return floats, [torch.as_tensor(x) for x in others]
+
+    def make(self, population, rule=None, **options):
+        """The loss for this population."""
+        floats, others = population
+        options = {**self.options, **options, **({} if rule is None else {"rule": rule})}
+        if not self.indexed:
+            return self.loss(int(others[0].max()) + 1, **options)
+        if self.loss is losses.SoftmaxLoss:
+            options["n_classes"] = floats[1].shape[1] + 1
+        if self.known is None:
+            return self.loss(len(floats[0]), **options)
+        return self.loss.from_targets(*(others[place] for place in self.known), **options)
+
+    def call(self, loss_fn, population, rows=None, index=None):
+        """The loss of some rows of the population (None: all)."""
+        floats, others = population
+        rows = torch.arange(len(floats[0])) if rows is None else torch.as_tensor(rows)
+        arguments = [x[rows] for x in (*floats, *others)]
+        return loss_fn(*arguments, *([rows if index is None else index] if self.indexed else []))
+
+    def objective(self, population, rows=None):
+        """The exact objective of some rows of the population (None: all)."""
+        floats, others = population
+        arguments = [x if rows is None else x[rows] for x in (*floats, *others)]
+        return self.exact(*arguments, **{key: self.options[key] for key in self.exact_options if key in self.options})
+
+    def with_options(self, **options):
+        return replace(self, options={**self.options, **options})
+
+
+AP = Case(
+    losses.AveragePrecisionLoss,
+    binary,
+    functional.average_precision_loss,
+    (0,),
+    exact_options=("surrogate", "margin"),
+)
+PUSH = Case(losses.PNormPushLoss, binary, functional.p_norm_push_loss, (0,), exact_options=("surrogate", "margin", "p"))
+PARTIAL_AUC = Case(
+    losses.PartialAUCLoss,
+    binary,
+    functional.partial_auc_loss,
+    (0,),
+    exact_options=("surrogate", "margin", "temperature"),
+)
+NCA = Case(losses.NCALoss, classes, functional.nca_loss, (0,))
+LIST_NET = Case(losses.ListNetLoss, ranking, functional.list_net_loss, (0, 1), exact_options=("target",))
+LIST_MLE = Case(losses.ListMLELoss, ranking, functional.list_mle_loss, (0, 1))
+NDCG = Case(
+    losses.NDCGLoss,
+    ranking,
+    functional.ndcg_loss,
+    (0, 1),
+    exact_options=("surrogate", "margin", "k", "sharpness"),
+)
+COX = Case(losses.CoxLoss, survival, functional.cox_loss, (1,))
+LATENT = Case(losses.LatentVariableLoss, latent, functional.latent_variable_loss)
+SOFTMAX = Case(losses.SoftmaxLoss, logits, all_logits)
+CONTRASTIVE = Case(
+    losses.ContrastiveLoss,
+    views,
+    functional.contrastive_loss,
+    exact_options=("mode", "include_positive", "temperature"),
+)
+INVARIANT = Case(losses.InvariantLogisticLoss, observations, functional.invariant_logistic_loss)
+GROUP_DRO = Case(losses.GroupDROLoss, grouped, functional.group_dro_loss, indexed=False, exact_options=("temperature",))
+
+DEFAULTS = [
+    AP,
+    PUSH,
+    PARTIAL_AUC,
+    NCA,
+    LIST_NET,
+    LIST_MLE,
+    NDCG,
+    COX,
+    LATENT,
+    SOFTMAX,
+    CONTRASTIVE,
+    INVARIANT,
+    GROUP_DRO,
+]
+OWN_TERMS = [
+    case.with_options(own_term=own_term)
+    for own_term in ("exact", "sampled")
+    for case in (
+        AP,
+        AP.with_options(surrogate="exp"),
+        AP.with_options(surrogate="sigmoid"),
+        LIST_NET,
+        LIST_NET.with_options(target="softmax"),
+        LIST_MLE,
+        NDCG,
+        NDCG.with_options(surrogate="exp", k=2),
+        COX,
+        SOFTMAX,
+        CONTRASTIVE.with_options(include_positive=True, temperature=0.5),
+        CONTRASTIVE.with_options(include_positive=True, mode="cross_modal"),
+    )
+]
+CASES = [
+    *OWN_TERMS,
+    PUSH,
+    PUSH.with_options(surrogate="logistic", p=2.5),
+    PARTIAL_AUC.with_options(margin=0.6, temperature=0.5),
+    PARTIAL_AUC.with_options(surrogate="exp"),
+    NDCG.with_options(surrogate="sigmoid", k=2, sharpness=3.0),
+    NCA,
+    LATENT,
+    CONTRASTIVE,
+    CONTRASTIVE.with_options(mode="cross_modal"),
+    INVARIANT,
+    GROUP_DRO.with_options(temperature=0.3),
+]
+INDEXED = [case for case in CASES if case.indexed]
+RULES = [fcco.SOAP(1.0), fcco.BSGD(), fcco.SOX(0.3)]
+
+
+def gradients(loss, population):
+    return torch.autograd.grad(loss, population[0])
+
+
+def state(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+BATCHES = [[0, 1, 2, 3, 4, 5], [12, 3, 7, 8, 1, 6], [9, 10, 11, 4, 2, 5], [2, 0, 7, 3, 12, 1], [5, 6, 4, 8, 9, 0]]
+
+
+def run(case, loss_fn, population, batches=BATCHES):
+    """Values and gradients of some steps."""
+    history = []
+    for rows in batches:
+        loss = case.call(loss_fn, population, rows)
+        history += [loss.detach(), *gradients(loss, population)]
+    return history

@@ -1,0 +1,9 @@
+"""Common to the tests of the losses."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)

@@ -1,0 +1,200 @@
+"""Input that cannot be meant raises, names the culprit, and changes nothing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import fcco
+from fcco import losses
+from losses.cases import CASES, DEFAULTS, INDEXED, run, same, state
+
+ROWS = torch.tensor([0, 3, 5, 8, 9, 12])
+NAMES = {
+    losses.CoxLoss: ["risk", "time", "event"],
+    losses.NCALoss: ["embeddings", "labels"],
+    losses.LatentVariableLoss: ["log_likelihood", "log_weight"],
+    losses.SoftmaxLoss: ["target_logit", "sampled_logits"],
+    losses.ContrastiveLoss: ["first", "second"],
+    losses.GroupDROLoss: ["losses", "group"],
+    losses.ListNetLoss: ["scores", "relevance", "query"],
+    losses.ListMLELoss: ["scores", "relevance", "query"],
+    losses.NDCGLoss: ["scores", "relevance", "query"],
+}
+
+
+def arguments(case, population):
+    return [x.detach()[ROWS].clone() for x in (*population[0], *population[1])]
+
+
+def check_raises(case, change, error, match):
+    """Also when the table has been used, which keeps what it had, to the step count."""
+    population = case.population()
+    loss_fn = case.make(population)
+    run(case, loss_fn, population)
+    before = state(loss_fn)
+    values = [*arguments(case, population), ROWS.clone()][: None if case.indexed else -1]
+    with pytest.raises(error, match=match):
+        loss_fn(*change(values))
+    assert same(before, state(loss_fn))
+
+
+def put(place, at, value):
+    def change(values):
+        values[place][at] = value
+        return values
+
+    return change
+
+
+def swap(place, function):
+    return lambda values: [function(x) if i == place else x for i, x in enumerate(values)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+class TestScores:
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_not_finite(self, case, value):
+        for place, name in enumerate(NAMES.get(case.loss, ["scores"])[: len(case.population()[0])]):
+            at = (2,) if case.population()[0][place].dim() == 1 else (2, 1)
+            check_raises(case, put(place, at, value), ValueError, rf"{name}\[{', '.join(map(str, at))}\] is {value}")
+
+    def test_wrong_dtype(self, case):
+        name = NAMES.get(case.loss, ["scores"])[0]
+        check_raises(
+            case, swap(0, torch.Tensor.long), TypeError, f"{name} must be of a floating dtype, got torch.int64"
+        )
+
+    def test_wrong_number_of_dimensions(self, case):
+        name = NAMES.get(case.loss, ["scores"])[0]
+        check_raises(case, swap(0, lambda x: x.unsqueeze(-1)), ValueError, f"{name} must have the shape")
+
+    def test_not_a_tensor(self, case):
+        name = NAMES.get(case.loss, ["scores"])[0]
+        check_raises(case, swap(0, torch.Tensor.tolist), TypeError, f"{name} must be a tensor, got list")
+
+    def test_lengths_differ(self, case):
+        for place in range(1, len(arguments(case, case.population()))):
+            check_raises(case, swap(place, lambda x: x[1:]), ValueError, "must have the shape")
+
+    def test_empty(self, case):
+        check_raises(case, lambda values: [x[:0] for x in values], ValueError, "empty")
+
+
+@pytest.mark.parametrize("case", INDEXED, ids=str)
+class TestIndex:
+    @pytest.mark.parametrize("row", [13, -1])
+    def test_out_of_range(self, case, row):
+        message = rf"index\[2\] is {row}, outside the table's rows 0 to 12"
+        check_raises(case, put(-1, 2, row), IndexError, message)
+
+    def test_length(self, case):
+        check_raises(case, swap(2 if len(NAMES.get(case.loss, "ab")) == 2 else 3, lambda x: x[1:]), ValueError, "index")
+
+    def test_dtype(self, case):
+        change = lambda values: [*values[:-1], values[-1].double()]  # noqa: E731
+        check_raises(case, change, TypeError, "index must be of an integer dtype, got torch.float64")
+
+
+BINARY = [
+    case for case in DEFAULTS if case.loss.__name__ in ("AveragePrecisionLoss", "PNormPushLoss", "PartialAUCLoss")
+]
+LISTS = [case for case in DEFAULTS if case.loss.__name__ in ("ListNetLoss", "ListMLELoss", "NDCGLoss")]
+BY_LOSS = {case.loss: case for case in DEFAULTS}
+
+
+class TestTargets:
+    @pytest.mark.parametrize("case", [*BINARY, BY_LOSS[losses.InvariantLogisticLoss]], ids=str)
+    @pytest.mark.parametrize("label", [2, -1])
+    def test_labels(self, case, label):
+        check_raises(case, put(1, 4, label), ValueError, rf"target\[4\] is {label}, neither 0 nor 1")
+
+    def test_events(self):
+        case = BY_LOSS[losses.CoxLoss]
+        check_raises(case, swap(2, lambda x: x.long() * 2), ValueError, r"event\[\d\] is 2, neither 0 nor 1")
+
+    @pytest.mark.parametrize("time", [-1.0, math.nan])
+    def test_times(self, time):
+        check_raises(BY_LOSS[losses.CoxLoss], put(1, 0, time), ValueError, rf"time\[0\] is {time}, not a time")
+
+    @pytest.mark.parametrize("case", LISTS, ids=str)
+    def test_queries(self, case):
+        check_raises(case, swap(2, torch.Tensor.double), TypeError, "query must be of an integer dtype")
+
+    @pytest.mark.parametrize("case", [c for c in LISTS if c.loss is not losses.ListMLELoss], ids=str)
+    def test_negative_relevance(self, case):
+        check_raises(case, put(1, 1, -2), ValueError, r"relevance\[1\] is -2, negative")
+
+    def test_relevance_whose_gain_overflows(self):
+        case = BY_LOSS[losses.NDCGLoss]
+        check_raises(case, put(1, 1, 2000), ValueError, r"relevance\[1\] is 2000, too large")
+
+    def test_class_labels(self):
+        case = BY_LOSS[losses.NCALoss]
+        check_raises(case, put(1, 3, 4), ValueError, r"labels\[3\] is 4, outside the classes 0 to 3")
+        check_raises(case, put(1, 3, -1), ValueError, r"labels\[3\] is -1, outside the classes 0 to 3")
+        check_raises(case, swap(1, torch.Tensor.double), TypeError, "labels must be of an integer dtype")
+
+    def test_groups(self):
+        case = BY_LOSS[losses.GroupDROLoss]
+        check_raises(case, put(1, 3, 3), ValueError, r"group\[3\] is 3, outside the groups 0 to 2")
+        check_raises(case, swap(1, torch.Tensor.double), TypeError, "group must be of an integer dtype")
+
+    def test_pairs_of_different_dtypes(self):
+        for loss in (losses.LatentVariableLoss, losses.SoftmaxLoss, losses.ContrastiveLoss):
+            check_raises(BY_LOSS[loss], swap(1, torch.Tensor.float), TypeError, "they must agree")
+
+    def test_vectors_without_direction(self):
+        case = BY_LOSS[losses.ContrastiveLoss]
+        check_raises(case, put(1, 3, 0.0), ValueError, r"the length of second\[3\] is 0.0, of a vector that has no dir")
+
+    @pytest.mark.parametrize("log_q", [torch.zeros(3), torch.zeros(6, 3), torch.full((4,), math.nan)])
+    def test_probabilities_of_candidates(self, log_q):
+        case = BY_LOSS[losses.SoftmaxLoss]
+        check_raises(case, lambda values: [*values, log_q.double()], ValueError, "log_q")
+
+
+class TestConstructors:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: losses.AveragePrecisionLoss(5, 6), "n_pos cannot exceed n = 5, got 6"),
+            (lambda: losses.AveragePrecisionLoss(5, 0), "n_pos must be a positive integer"),
+            (lambda: losses.AveragePrecisionLoss(5, 2, margin=0.0), "surrogate squared_hinge is 0.0 at 0"),
+            (lambda: losses.AveragePrecisionLoss(5, 2, margin=-1.0), "margin"),
+            (lambda: losses.AveragePrecisionLoss(5, 2, surrogate="hingy"), "surrogate must be callable or one of"),
+            (lambda: losses.AveragePrecisionLoss(5, 2, own_term="no"), "own_term must be one of 'exact', 'sampled'"),
+            (lambda: losses.PNormPushLoss(5, p=0.5), "p must be finite and at least 1"),
+            (lambda: losses.PartialAUCLoss(5, temperature=0.0), "temperature must be finite and above 0"),
+            (lambda: losses.CoxLoss(5, 6), "n_events cannot exceed n = 5, got 6"),
+            (lambda: losses.CoxLoss.from_targets([0, 0]), "n_events must be a positive integer"),
+            (lambda: losses.CoxLoss.from_targets([0, 2]), r"event\[1\] is 2"),
+            (lambda: losses.NCALoss(5, [2, 2]), "class_sizes must be counts that add up to n = 5"),
+            (lambda: losses.NCALoss(5, [2.5, 2.5]), "class_sizes must be counts"),
+            (lambda: losses.NCALoss.from_targets([-1, 0]), "labels must be"),
+            (lambda: losses.ContrastiveLoss(5, mode="both"), "mode must be one of"),
+            (lambda: losses.ContrastiveLoss(5, temperature=-1.0), "temperature must be finite and above 0"),
+            (lambda: losses.SoftmaxLoss(5, n_classes=1), "n_classes must be at least 2"),
+            (lambda: losses.ListNetLoss(5, target="other"), "target must be one of"),
+            (lambda: losses.ListNetLoss.from_targets([1.0, -1.0], [0, 0]), r"relevance\[1\] is -1.0, negative"),
+            (lambda: losses.NDCGLoss.from_targets([1.0, -1.0], [0, 0]), r"relevance\[1\] is -1.0, negative"),
+            (lambda: losses.NDCGLoss(5, k=0), "k must be at least 1"),
+            (lambda: losses.GroupDROLoss(3, temperature=0.0), "temperature must be finite and above 0"),
+            (lambda: losses.GroupDROLoss(3, rule=fcco.MOAP(0.1)), "GroupDROLoss takes SOX, SOAP or BSGD"),
+            (lambda: losses.PNormPushLoss(5, surrogate="hinge", rule=fcco.MSVR(0.1)), "MSVR asks for estimates at two"),
+            (lambda: losses.AveragePrecisionLoss.from_targets([[1, 0]]), "target must have the shape"),
+            (lambda: losses.AveragePrecisionLoss.from_targets(np.array([1, 3])), r"target\[1\] is 3"),
+        ],
+    )
+    def test_values(self, make, message):
+        with pytest.raises(ValueError, match=message):
+            make()
+
+    def test_lists_of_another_population(self):
+        lists = losses.ListNetLoss.from_targets([1.0, 0.0], [0, 0])
+        described = fcco.functional._inner_listwise.Lists(
+            lists.list_size, lists.list_relevant, lists.list_log_total, lists.list_ideal
+        )
+        with pytest.raises(ValueError, match=r"lists.size must have the shape \[3\], got \[2\]"):
+            losses.ListNetLoss(3, lists=described)

@@ -1,0 +1,83 @@
+"""``from_targets`` counts what the plain arguments say."""
+
+import numpy as np
+import pytest
+import torch
+
+import fcco
+from fcco import losses
+from fcco.functional._inner_listwise import Lists
+from losses.cases import AP, COX, LIST_MLE, LIST_NET, NCA, NDCG, PARTIAL_AUC, PUSH, run
+
+FORMS = [torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.clone, lambda x: tuple(x.tolist())]
+
+
+def equal(first, second):
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def plain(case, others):
+    """The loss by hand."""
+    if case.loss is losses.AveragePrecisionLoss:
+        return case.loss(13, int(others[0].sum()))
+    if case.loss is losses.CoxLoss:
+        return case.loss(13, int(others[1].sum()))
+    if case.loss is losses.NCALoss:
+        return case.loss(13, others[0].bincount().tolist())
+    return case.loss(13)
+
+
+@pytest.mark.parametrize("case", [AP, PUSH, PARTIAL_AUC, COX, NCA], ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=["list", "numpy", "tensor", "tuple"])
+def test_counts(case, form):
+    population = case.population()
+    made = case.loss.from_targets(form(population[1][case.known[0]]))
+    assert equal(run(case, made, population), run(case, plain(case, population[1]), population))
+
+
+@pytest.mark.parametrize(
+    "case", [LIST_NET, LIST_NET.with_options(target="softmax"), LIST_MLE, NDCG, NDCG.with_options(k=2)], ids=str
+)
+@pytest.mark.parametrize("form", FORMS, ids=["list", "numpy", "tensor", "tuple"])
+def test_lists(case, form):
+    """Sizes, relevant items, totals and ideal gains, each worked out here query by query."""
+    population = case.population()
+    relevance, query = population[1]
+    rows = []
+    for q in query:
+        y = relevance[query == q].double()
+        gains = np.sort((2**y - 1).numpy())[::-1][: case.options.get("k")]
+        total = y.exp().sum() if case.options.get("target") == "softmax" else y.sum()
+        rows.append((len(y), int((y > 0).sum()), total.log(), (gains / np.log2(np.arange(len(gains)) + 2)).sum()))
+    by_hand = Lists(*(torch.tensor(column) for column in zip(*rows, strict=True)))
+    made = case.loss.from_targets(form(relevance), form(query), **case.options)
+    torch.testing.assert_close(
+        run(case, made, population), run(case, case.loss(13, lists=by_hand, **case.options), population)
+    )
+
+
+def test_bool_targets():
+    target = np.array([True, False, False, True])
+    assert losses.AveragePrecisionLoss.from_targets(target).n_pos == 2
+    assert losses.CoxLoss.from_targets(target).n_events == 2
+
+
+def test_options_are_passed_on():
+    loss_fn = losses.NDCGLoss.from_targets([1, 0], [0, 0], k=1, surrogate="exp", own_term="sampled")
+    assert (loss_fn.k, loss_fn.surrogate.name, loss_fn.own_term) == (1, "exp", "sampled")
+    assert losses.PNormPushLoss.from_targets([1, 0, 0], p=2).n == 3
+
+
+def test_moap_scales_by_the_outer_examples():
+    """Its rows are unbiased where only some examples are outer ones: the mean of u is gamma * g after one step."""
+    scores = torch.tensor([0.3, -0.2, 0.5, 0.1, 0.8, -0.4], dtype=torch.float64)
+    target = torch.tensor([1, 1, 0, 0, 0, 0])
+    tables = []
+    for i in range(2, 6):
+        for j in range(i + 1, 6):
+            loss_fn = losses.PNormPushLoss.from_targets(target, rule=fcco.MOAP(0.3), surrogate="logistic")
+            rows = torch.tensor([0, 1, i, j])
+            loss_fn(scores[rows].requires_grad_(), target[rows], rows)
+            tables.append(loss_fn.table.read(None, cold=0.0))
+    exact = torch.nn.functional.softplus(scores[2:, None] - scores[None, :2]).mean(1)
+    torch.testing.assert_close(torch.stack(tables).mean(0)[2:], 0.3 * exact, rtol=1e-12, atol=0)
