@@ -181,9 +181,9 @@ class CoupledLoss(nn.Module):
 
     def _advance(self, inner: Tensor, rows: Tensor, weight: Tensor | None, previous: Tensor | None) -> _Step:
         """The rows before and after the update, which is not written yet: f may still fail."""
-        table, rule = self.table, self.rule
-        may_repeat = self._check_values(inner, rows, previous)
-        if inner.dtype != table.u.dtype:
+        table, rule, u = self.table, self.rule, self.table.u
+        may_repeat = self._check_values(inner, rows, previous, u.device)
+        if inner.dtype != u.dtype:
             table.promote(inner.dtype)
             inner = inner.to(table.u.dtype)
         # Rules that track all rows are given an estimate for each, and f is taken at the sampled ones among them.
@@ -200,10 +200,10 @@ class CoupledLoss(nn.Module):
     def _commit(self, step: _Step) -> None:
         self.table.write(step.tracked, step.new, step.rate, step.written)
 
-    def _check_values(self, inner: Tensor, rows: Tensor, previous: Tensor | None) -> bool:
+    def _check_values(self, inner: Tensor, rows: Tensor, previous: Tensor | None, device: torch.device) -> bool:
         """Refuse what cannot be meant; return whether rows of ``inner`` may stand for the same row of the table."""
-        if inner.device != self.table.u.device:
-            raise ValueError(f"inner is on {inner.device}, the table on {self.table.u.device}: move one with .to()")
+        if inner.device != device:
+            raise ValueError(f"inner is on {inner.device}, the table on {device}: move one with .to()")
         if self.rule.all_rows:
             if inner.shape[0] != self.n:
                 raise ValueError(
@@ -246,9 +246,10 @@ class CoupledLoss(nn.Module):
 
     def _rate(self, tracked: Tensor | None) -> Rate:
         """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row."""
-        schedule, table = self.rule.rate, self.table
+        schedule = self.rule.rate
         if not callable(schedule):
             return schedule
+        table = self.table
         if is_per_row(schedule):
             visits = table.visited(tracked).to(table.u.dtype)
             rates = torch.as_tensor(schedule(visits), device=visits.device).to(visits.dtype).expand_as(visits)

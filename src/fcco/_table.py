@@ -91,11 +91,14 @@ class InnerTable(nn.Module):
     def extra_repr(self) -> str:
         return f"n={self.n}, dim={self.dim}, log={self.log}"
 
+    # Looking up an attribute of a module takes as long as reading a row: what every step does goes by _buffers.
+
     def read(self, rows: Tensor | None, cold: Tensor | float) -> Tensor:
         """The values of ``rows`` (``None``: all of them), and ``cold`` where a row has never been written."""
-        values = self._take(self.u, rows)
+        buffers: dict[str, Any] = self._buffers
+        values = self._take(buffers["u"], rows)
         if self.decays:
-            since_write = self.log_decay - self._take(self.log_decay_at_write, rows)
+            since_write = buffers["log_decay"] - self._take(buffers["log_decay_at_write"], rows)
             values = self.space.decay(values, as_column(since_write, values))
         seen = self.visited(rows).bool()
         if reads_are_free(seen) and seen.all():
@@ -104,7 +107,8 @@ class InnerTable(nn.Module):
 
     def visited(self, rows: Tensor | None) -> Tensor:
         """How often each of ``rows`` has been written (only whether, unless the table counts visits)."""
-        return self._take(self.visits, rows)
+        buffers: dict[str, Any] = self._buffers
+        return self._take(buffers["visits"], rows)
 
     def write(self, rows: Tensor | None, values: Tensor, rate: Rate = 0.0, where: Tensor | None = None) -> None:
         """Set ``rows`` (``None``: all of them) to ``values``, as one step; a row given twice has one value.
@@ -115,15 +119,20 @@ class InnerTable(nn.Module):
             rate: by how much all rows decay with this step, in a table that decays.
             where: [B1] of bool; rows that are False everywhere keep what they hold.
         """
-        self.step.add_(1)
+        buffers: dict[str, Any] = self._buffers
+        buffers["step"].add_(1)
         if self.decays:
-            # A number is filled in, not copied: a copy to an accelerator would wait for it.
-            rate = rate.double() if isinstance(rate, Tensor) else torch.full_like(self.log_decay, rate)
-            log_decay = self.log_decay + torch.log1p(-rate).clamp(min=_LOG_OF_NOTHING)
-            self._put(self.log_decay_at_write, rows, log_decay.expand(values.shape[0]), where)
-            self.log_decay.copy_(log_decay)
-        self._put(self.u, rows, values.detach(), where)
-        self._put(self.visits, rows, True if self.visits.dtype == torch.bool else self.visited(rows) + 1, where)
+            self._decay(rows, values.shape[0], rate, where)
+        self._put(buffers["u"], rows, values.detach(), where)
+        visits = buffers["visits"]
+        self._put(visits, rows, True if visits.dtype == torch.bool else self.visited(rows) + 1, where)
+
+    def _decay(self, rows: Tensor | None, count: int, rate: Rate, where: Tensor | None) -> None:
+        # A number is filled in, not copied: a copy to an accelerator would wait for it.
+        rate = rate.double() if isinstance(rate, Tensor) else torch.full_like(self.log_decay, rate)
+        log_decay = self.log_decay + torch.log1p(-rate).clamp(min=_LOG_OF_NOTHING)
+        self._put(self.log_decay_at_write, rows, log_decay.expand(count), where)
+        self.log_decay.copy_(log_decay)
 
     def promote(self, dtype: torch.dtype) -> None:
         """Hold the values in ``dtype`` if it is wider than the present one."""

@@ -50,7 +50,7 @@ class Split:
         self.is_labelled = len(self.outer_places) + len(self.other_places) == len(label)
         values = scores.detach().numpy()
         self.outer, self.other = values[self.outer_places], values[self.other_places]
-        self.outer_rows = rows[torch.from_numpy(self.outer_places)]
+        self.outer_rows = torch.from_numpy(rows.numpy()[self.outer_places])
 
     def repeats_outer(self) -> bool:
         """Whether an outer example stands twice, so that a copy would pass for another."""
