@@ -63,14 +63,14 @@ def test_float32_agrees_to_its_precision(make, monkeypatch):
 
 
 @pytest.mark.parametrize("power", ["squared_hinge", "hinge"])
-@pytest.mark.parametrize("spread", [1.0, 1e3])
+@pytest.mark.parametrize("spread", [1.0, 1e3, 1e9])
 def test_sorting_is_going_through_pairs(power, spread):
     surrogate = fcco.functional._surrogates.resolve_surrogate(power, 0.5)
     rng = np.random.default_rng(0)
     own, rivals, weight = spread * rng.normal(size=40) + 7, spread * rng.normal(size=30) + 7, rng.normal(size=40)
     own[:5] = rivals[:5]
     pairs, sorted_ = Pairs(surrogate, own, rivals), SortedHinges(surrogate, own, rivals)
-    np.testing.assert_allclose(sorted_.sums, pairs.sums, rtol=1e-9, atol=1e-9 * spread**2)
+    np.testing.assert_allclose(sorted_.sums, pairs.sums, rtol=1e-10)
     for mine, theirs in zip(sorted_.pull_back(weight), pairs.pull_back(weight), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9 * spread)
 
@@ -88,3 +88,55 @@ def test_reaches_the_weights_of_a_model(loss_fn):
     scores = model(torch.randn(8, 3)).squeeze(1)
     (2 * loss_fn(scores, torch.arange(8) % 2, torch.arange(8))).backward()
     assert model.weight.grad.abs().sum() > 0
+
+
+def test_an_outlier_in_a_large_batch_costs_no_digits():
+    torch.manual_seed(0)
+    scores, target, index = torch.rand(400), torch.arange(400) % 2, torch.arange(400)
+    for outlier in (1e8, -1e12):
+        scores[1] = outlier
+        loss = losses.AveragePrecisionLoss(400, 200)(scores.requires_grad_(), target, index)
+        exact = fcco.functional.average_precision_loss(scores.detach().double(), target)
+        assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
+        scores = scores.detach()
+
+
+def test_ties_at_the_kink_are_those_of_the_exact_objective():
+    torch.manual_seed(0)
+    scores = ((torch.randn(400, dtype=torch.float64) * 2).round() / 2).requires_grad_()
+    target, index = torch.arange(400) % 2, torch.arange(400)
+    losses.AveragePrecisionLoss(400, 200, surrogate="hinge", rule=fcco.BSGD())(scores, target, index).backward()
+    again = scores.detach().clone().requires_grad_()
+    fcco.functional.average_precision_loss(again, target, surrogate="hinge").backward()
+    torch.testing.assert_close(scores.grad, again.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_second_derivatives_are_refused():
+    scores = torch.randn(8, requires_grad=True)
+    loss = losses.AveragePrecisionLoss(N, N_POS)(scores, torch.arange(8) % 2, torch.arange(8))
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(loss, scores, create_graph=True)
+
+
+def test_a_population_that_cannot_be():
+    scores, index = torch.randn(8, requires_grad=True), torch.arange(8)
+    with pytest.raises(ValueError, match="the batch has 4 negatives, and n_pos = 60 of n = 60 leaves 0"):
+        losses.AveragePrecisionLoss(N, N)(scores, index % 2, index)
+    with pytest.raises(ValueError, match="the batch has 4 positives, and n_pos is 1"):
+        losses.AveragePrecisionLoss(N, 1)(scores, index % 2, index)
+
+
+def test_labels_in_bfloat16():
+    scores, index = torch.randn(8, requires_grad=True), torch.arange(8)
+    assert losses.PNormPushLoss(N)(scores, (index % 2).bfloat16(), index).isfinite()
+
+
+@pytest.mark.parametrize("make", [lambda rule: losses.CoxLoss(9, rule=rule), lambda rule: losses.NCALoss(9, rule=rule)])
+def test_rules_for_all_rows_are_refused(make):
+    with pytest.raises(ValueError, match="SCGD asks for estimates of all n rows"):
+        make(fcco.SCGD(0.5))
+
+
+def test_names_are_to_be_numbered():
+    with pytest.raises(TypeError, match="must be numbers, got <U1: number them first"):
+        losses.NCALoss.from_targets(["a", "b"])

@@ -34,8 +34,15 @@ def minus_share(log_u: Tensor) -> Tensor:
 
 
 def as_values(values: Any) -> Tensor:
-    """A list, an array or a tensor, as a tensor on the CPU."""
-    return values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    """A list, an array or a tensor of numbers, as a tensor on the CPU."""
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(
+            f"targets, labels, queries and relevances must be numbers, got {array.dtype}: number them first"
+        )
+    return torch.as_tensor(array)
 
 
 def count_positives(target: Any, name: str = "target") -> tuple[int, int]:
@@ -57,6 +64,11 @@ class Loss(nn.Module):
     def __init__(self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False) -> None:
         super().__init__()
         self.coupled = CoupledLoss(outer, n, dim, rule=rule, log=log)
+        if rule.all_rows:
+            raise ValueError(
+                f"{type(rule).__name__} asks for estimates of all n rows, and a loss makes those of its batch: "
+                "use fcco.CoupledLoss"
+            )
         if rule.needs_previous:
             raise ValueError(
                 f"{type(rule).__name__} asks for estimates at two weights, and a loss makes one: use fcco.CoupledLoss"

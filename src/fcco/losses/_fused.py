@@ -22,6 +22,8 @@ from fcco.functional._surrogates import Surrogate
 
 Array = NDArray[Any]
 
+_LABEL_TYPES = (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
+
 
 def can_fuse(coupled: CoupledLoss, scores: Any, target: Any) -> bool:
     """Whether the step may be worked out by hand: in training, eagerly, on the CPU, in single or double precision."""
@@ -34,9 +36,19 @@ def can_fuse(coupled: CoupledLoss, scores: Any, target: Any) -> bool:
         and scores.dtype in (torch.float32, torch.float64)
         and scores.dim() == 1
         and scores.shape == target.shape
+        and target.dtype in _LABEL_TYPES
         and reads_are_free(scores)
         and reads_are_free(target)
     )
+
+
+def _refuse_second_derivatives(grad: Tensor) -> None:
+    # In a backward pass gradients are recorded only with create_graph=True.
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "this loss has no second derivatives in eager mode on the CPU, where its gradient is worked out by hand; "
+            "use fcco.CoupledLoss with an estimate of your own"
+        )
 
 
 class Split:
@@ -50,11 +62,12 @@ class Split:
         self.is_labelled = len(self.outer_places) + len(self.other_places) == len(label)
         values = scores.detach().numpy()
         self.outer, self.other = values[self.outer_places], values[self.other_places]
-        self.outer_rows = torch.from_numpy(rows.numpy()[self.outer_places])
+        self.rows = rows.numpy()
+        self.outer_rows = torch.from_numpy(self.rows[self.outer_places])
 
-    def repeats_outer(self) -> bool:
-        """Whether an outer example stands twice, so that a copy would pass for another."""
-        ordered = np.sort(self.outer_rows.numpy())
+    def repeats(self, places: Array) -> bool:
+        """Whether an example stands twice among these, so that a copy would pass for another."""
+        ordered = np.sort(self.rows[places])
         return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
     def loss(self, scores: Tensor, value: float, by_outer: Array, by_other: Array) -> Tensor:
@@ -64,6 +77,8 @@ class Split:
         gradient[self.other_places] = by_other
         loss = torch.dot(scores, torch.from_numpy(gradient))
         loss.detach().fill_(float(value))
+        if loss.requires_grad:
+            loss.register_hook(_refuse_second_derivatives)
         return loss
 
 
@@ -99,44 +114,49 @@ class Pairs:
 
 
 class SortedHinges:
-    """The same for ℓ = (margin + t)₊ or its square, by sorting: O(B log B), and in double precision.
-
-    With rivals x in order, those above the threshold θ = own - margin are a tail, over which 1, x and x² add up to what
-    the sum of (x - θ)² is made of. Seen from a rival, the thresholds below it are a head.
-    """
+    """The same for ℓ = (margin + t)₊ or its square, by sorting: O(B log B), and in double precision."""
 
     def __init__(self, surrogate: Surrogate, own: Array, rivals: Array) -> None:
-        centre = rivals.mean(dtype=np.float64)
-        self.power = surrogate.hinge_power
-        self.threshold, self.rivals = own - (centre + surrogate.margin), rivals - centre
-        x = np.sort(self.rivals)
-        above = np.searchsorted(x, self.threshold, side="right")
-        self.count = len(x) - above
-        self.total = _tail_sums(x)[above]
-        self.excess = self.total - self.threshold * self.count
-        self.sums: Array = self.excess
-        if self.power == 2:
-            self.sums = _tail_sums(x * x)[above] - self.threshold * (self.total + self.excess)
+        self.power = surrogate.hinge_power or 1
+        self.threshold, self.rivals = own.astype(np.float64) - surrogate.margin, rivals.astype(np.float64)
+        powers = _sweep(self.threshold, self.rivals, np.ones(len(rivals)), self.power)
+        self.sums, self.slopes = powers[self.power], powers[self.power - 1]
 
     def pull_back(self, weight: Array) -> tuple[Array, Array]:
         """The gradient of weight · sums in the own scores and in the rivals."""
-        order = np.argsort(self.threshold)
-        threshold, weight_in_order = self.threshold[order], weight[order]
-        below = np.searchsorted(threshold, self.rivals, side="left")
-        heads = _head_sums(weight_in_order)[below]
-        if self.power == 1:
-            return -weight * self.count, heads
-        return -2 * weight * self.excess, 2 * (self.rivals * heads - _head_sums(weight_in_order * threshold)[below])
+        # Seen from the rivals, the thresholds are the points, mirrored.
+        by_rival = _sweep(-self.rivals, -self.threshold, weight, self.power - 1)[self.power - 1]
+        return -self.power * weight * self.slopes, self.power * by_rival
 
 
-def _head_sums(values: Array) -> Array:
-    sums = np.zeros(len(values) + 1)
-    np.cumsum(values, out=sums[1:])
-    return sums
+def _sweep(thresholds: Array, points: Array, weights: Array, power: int) -> list[Array]:
+    """For k up to ``power``, the sums over points x of weight · (x - threshold)₊^k, one for each threshold.
+
+    As :func:`fcco.functional._hinges.hinge_sums`: going down through all of them, each power is the integral of the one
+    before, so that numbers of one sign are added and none are subtracted, however far apart the scores lie.
+    """
+    # Thresholds come first, and the sort is stable: a point at the threshold is not above it.
+    level = np.concatenate([thresholds, points])
+    order = np.argsort(-level, kind="stable")
+    level = level[order]
+    sums = [np.concatenate([np.zeros(len(thresholds)), weights])[order].cumsum()]
+    gap = np.zeros(len(level))
+    np.subtract(level[:-1], level[1:], out=gap[1:])
+    if power:
+        before = _shift(sums[0])
+        sums.append((gap * before).cumsum())
+    if power == 2:
+        sums.append((gap * (2 * _shift(sums[1]) + gap * before)).cumsum())
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return [total[place[: len(thresholds)]] for total in sums]
 
 
-def _tail_sums(values: Array) -> Array:
-    return _head_sums(values[::-1])[::-1]
+def _shift(sums: Array) -> Array:
+    """What each sum was one place earlier."""
+    shifted = np.zeros(len(sums))
+    shifted[1:] = sums[:-1]
+    return shifted
 
 
 def compare(surrogate: Surrogate, own: Array, rivals: Array) -> Pairs | SortedHinges:
@@ -171,9 +191,13 @@ def fused_average_precision(
 ) -> Tensor | None:
     """The loss, f = -u_1 / u_2; None where the batch lacks what an estimate needs. ``own_value`` is ℓ(0)."""
     batch = split_batch(scores, target, index, coupled.n, positives_first=True)
-    if batch is None or (exact and (len(batch.outer) == 1 < n_pos or batch.repeats_outer())):
+    if batch is None or (exact and (len(batch.outer) == 1 < n_pos or batch.repeats(batch.outer_places))):
         return None
     n, m, k = coupled.n, len(batch.outer), len(batch.other)
+    if k > n - n_pos and not batch.repeats(batch.other_places):
+        raise ValueError(f"the batch has {k} negatives, and n_pos = {n_pos} of n = {n} leaves {n - n_pos}")
+    if m > n_pos and not batch.repeats(batch.outer_places):
+        raise ValueError(f"the batch has {m} positives, and n_pos is {n_pos}")
     among, against = compare(surrogate, batch.outer, batch.outer), compare(surrogate, batch.outer, batch.other)
     of_positive = (n_pos - 1) / max(m - 1, 1) / n if exact else n_pos / m / n
     of_negative = (n - n_pos) / k / n

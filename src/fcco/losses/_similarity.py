@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fcco._rules import SOX, Rule
+from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, nca_inner
@@ -25,6 +25,8 @@ class NCALoss(Loss):
         p_i = \frac{\sum_{j \ne i, y_j = y_i} e^{-|z_i - z_j|^2}}{\sum_{j \ne i} e^{-|z_i - z_j|^2}}
 
     Called as ``loss(embeddings, labels, index)`` with [B, d], [B] and [B]; in log space.
+
+    The default, SOAP with γ = 0.9, was chosen by measurement: see docs/defaults.md.
 
     Args:
         n: training examples; ``index`` lies in [0, n).
@@ -47,7 +49,7 @@ class NCALoss(Loss):
         self,
         n: int,
         class_sizes: Any = None,
-        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        rule: Rule = SOAP(gamma=0.9),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__(minus_share, n, dim=2, rule=rule, log=True)
         if class_sizes is not None:
@@ -87,6 +89,8 @@ class ContrastiveLoss(Loss):
     ``ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())`` has the gradient of InfoNCE:
     SimCLR's NT-Xent with two views, CLIP's cross entropy in both directions across modalities.
 
+    The default, SOAP with γ = 0.5, was chosen by measurement: see docs/defaults.md.
+
     Args:
         n: training examples; ``index`` lies in [0, n).
         temperature: τ.
@@ -110,7 +114,7 @@ class ContrastiveLoss(Loss):
         temperature: float = 0.1,
         mode: str = "two_views",
         include_positive: bool = False,
-        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        rule: Rule = SOAP(gamma=0.5),  # noqa: B008 (frozen)
         own_term: OwnTerm = "exact",
     ) -> None:
         super().__init__(_mean_of_both, n, dim=2, rule=rule, log=True)
