@@ -1,0 +1,331 @@
+"""The objectives of ``benchmarks/defaults.py``: a small model on real data, by a loss of fcco and exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import chain
+from typing import Any
+
+import _data as data
+import torch
+from torch import Tensor
+
+import fcco
+import fcco.functional as exact
+from fcco import losses
+
+Batches = Iterator[Tensor]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A column: a rule, and how the own term is estimated; "in-batch" is the loss that practitioners use."""
+
+    name: str
+
+    @property
+    def own_term(self) -> dict[str, str]:
+        """As an option of the losses that have one."""
+        last = self.name.split()[-1]
+        return {"own_term": "sampled" if last == "in-batch" else last}
+
+    def rule(self, steps: int) -> fcco.Rule:
+        """Cosine: from 1 to the final gamma over the first half of the run."""
+        kind, *rest = self.name.split()
+        if kind in ("in-batch", "BSGD"):
+            return fcco.BSGD()
+        gamma: Any = float(rest[1] if rest[0] == "cos" else rest[0])
+        if rest[0] == "cos":
+            gamma = fcco.schedules.Cosine(gamma, max(steps // 2, 1))
+        return fcco.SOX(gamma) if kind == "SOX" else fcco.SOAP(gamma)
+
+
+RULES = ("SOX .1", "SOX .3", "SOX .5", "SOAP .1", "SOAP .5", "SOAP .7", "SOAP .9", "SOAP cos .5")
+ALONE = tuple(map(Setting, ("in-batch", *RULES)))
+SAMPLED = ("SOAP .1", "SOAP .5", "SOAP .7", "SOAP .9", "SOAP cos .5")
+WITH_OWN_TERM = tuple(
+    map(
+        Setting,
+        ("in-batch", "BSGD exact", *(f"{rule} exact" for rule in RULES[:-1]), *(f"{rule} sampled" for rule in SAMPLED)),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What it takes to train a model on an objective, and to say how far it is from the minimum."""
+
+    start: Tensor
+    batches: Callable[[int, int, int], Batches]  # size, passes, seed
+    loss: Callable[[Setting, int], Callable[..., Tensor]]  # setting, steps
+    step: Callable[..., Tensor]  # loss, weights, rows, generator
+    exact: Callable[[Tensor], Tensor]  # of weights in float64
+    penalty: float = 0.0
+
+    def objective(self, w: Tensor) -> Tensor:
+        """The exact objective, with the penalty on w."""
+        return self.exact(w) + self.penalty / 2 * w.square().sum()
+
+
+def shuffled(n: int, size: int, passes: int, seed: int) -> Batches:
+    """Batches as everybody draws them: a permutation a pass, without its short end."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(passes):
+        rows = torch.randperm(n, generator=generator)
+        yield from rows[: n // size * size].view(-1, size)
+
+
+def sampled(make: Callable[..., Any], size: int, passes: int, seed: int) -> Batches:
+    """Batches of a sampler of :mod:`fcco.data`; a pass is one over the outer rows."""
+    sampler = make(size, seed=seed)
+    return (torch.tensor(rows) for rows in chain.from_iterable(sampler for _ in range(passes)))
+
+
+def cox(name: str) -> Task:
+    x, time, event = data.survival(name)
+    n = len(x)
+    return Task(
+        start=torch.zeros(x.shape[1]),
+        batches=partial(shuffled, n),
+        loss=lambda setting, steps: losses.CoxLoss(n, rule=setting.rule(steps), **setting.own_term),  # type: ignore
+        step=lambda loss, w, rows, _: loss(x[rows] @ w, time[rows], event[rows], rows),
+        exact=lambda w: exact.cox_loss(x.double() @ w, time, event),
+    )
+
+
+def _bipartite(
+    name: str, outer: str, loss: Any, objective: Callable[..., Tensor], *, has_own_term: bool = False
+) -> Task:
+    x, y = data.binary(name)
+
+    def build(setting: Setting, steps: int) -> Any:
+        return loss.from_targets(y, rule=setting.rule(steps), **(setting.own_term if has_own_term else {}))
+
+    make = lambda size, seed: fcco.data.PositiveNegativeSampler(y, batch=size, outer=outer, drop_last=True, seed=seed)  # type: ignore # noqa: E731
+    return Task(
+        start=torch.zeros(x.shape[1]),
+        batches=partial(sampled, make),
+        loss=build,
+        step=lambda loss, w, rows, _: loss(x[rows] @ w, y[rows], rows),
+        exact=lambda w: objective(x.double() @ w, y),
+        penalty=1e-3,
+    )
+
+
+def average_precision(name: str) -> Task:
+    loss = losses.AveragePrecisionLoss
+    return _bipartite(name, "positive", loss, exact.average_precision_loss, has_own_term=True)
+
+
+def p_norm_push(name: str) -> Task:
+    return _bipartite(name, "negative", losses.PNormPushLoss, exact.p_norm_push_loss)
+
+
+def partial_auc(name: str) -> Task:
+    return _bipartite(name, "positive", losses.PartialAUCLoss, exact.partial_auc_loss)
+
+
+def nca(name: str) -> Task:
+    x, y = data.classes(name)
+    n, d, rows_of_a = len(x), x.shape[1], 8 if name == "digits" else 16
+    start = torch.randn(d, rows_of_a, generator=torch.Generator().manual_seed(0)) / math.sqrt(d)
+    return Task(
+        start=start,
+        batches=partial(shuffled, n),
+        loss=lambda setting, steps: losses.NCALoss(n, rule=setting.rule(steps)),
+        step=lambda loss, w, rows, _: loss(x[rows] @ w, y[rows], rows),
+        exact=lambda w: exact.nca_loss(x.double() @ w, y),
+        penalty=1e-4,
+    )
+
+
+def _listwise(
+    loss: Any, objective: Callable[..., Tensor], name: str, items: int | None, *, every_item: bool = False
+) -> Task:
+    x, y, query = data.ranking(name)
+    relevance = None if every_item else y
+    per_query = items or 16
+
+    def make(size: int, seed: int) -> Any:
+        return fcco.data.QuerySampler(query, relevance, queries=max(size // per_query, 1), items=items, seed=seed)
+
+    def build(setting: Setting, steps: int) -> Any:
+        if setting.name == "in-batch":  # the batch's part of a list is taken for the whole
+            return loss(len(x), rule=fcco.BSGD())
+        return loss.from_targets(y, query, rule=setting.rule(steps), **setting.own_term)
+
+    return Task(
+        start=torch.zeros(x.shape[1]),
+        batches=partial(sampled, make),
+        loss=build,
+        step=lambda loss, w, rows, _: loss(x[rows] @ w, y[rows], query[rows], rows),
+        exact=lambda w: objective(x.double() @ w, y, query),
+        penalty=1e-3,
+    )
+
+
+def _items(name: str) -> tuple[str, int | None]:
+    data_name, part = name.split(", ")
+    return data_name, None if part == "whole lists" else int(part.split()[0])
+
+
+def list_net(name: str) -> Task:
+    return _listwise(losses.ListNetLoss, exact.list_net_loss, *_items(name))
+
+
+def list_mle(name: str) -> Task:
+    return _listwise(losses.ListMLELoss, exact.list_mle_loss, *_items(name), every_item=True)
+
+
+def ndcg(name: str) -> Task:
+    return _listwise(losses.NDCGLoss, exact.ndcg_loss, *_items(name))
+
+
+def softmax(name: str) -> Task:
+    """As many sampled words as examples in the batch, drawn for each example apart."""
+    x, y = data.bigrams()
+    n, n_words = len(x), 1000
+
+    def step(loss: Callable[..., Tensor], w: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        others = torch.randint(n_words - 1, (len(rows), len(rows)), generator=generator)
+        target = y[rows]
+        others = others + (others >= target.unsqueeze(1))
+        logits = (w[torch.cat([target.unsqueeze(1), others], 1)] * x[rows].unsqueeze(1)).sum(2)
+        return loss(logits[:, 0], logits[:, 1:], rows)
+
+    def objective(w: Tensor) -> Tensor:
+        logits = x.double() @ w.T
+        return exact.softmax_loss(logits.gather(1, y.unsqueeze(1)).squeeze(1), logits)
+
+    return Task(
+        start=torch.zeros(n_words, x.shape[1]),
+        batches=partial(shuffled, n),
+        loss=lambda setting, steps: losses.SoftmaxLoss(n, n_words, setting.rule(steps), **setting.own_term),  # type: ignore
+        step=step,
+        exact=objective,
+        penalty=1e-4,
+    )
+
+
+def contrastive(name: str) -> Task:
+    """Two views of every image, each with noise of its own that is drawn once."""
+    x = data.classes("digits")[0][::2]
+    n, d = x.shape
+    generator = torch.Generator().manual_seed(0)
+    first, second = (x + 0.1 * torch.randn(n, d, generator=generator) for _ in range(2))
+    first, second = first - x.mean(0), second - x.mean(0)
+    start = torch.randn(d, 16, generator=generator) / math.sqrt(d)
+
+    def build(setting: Setting, steps: int) -> Any:
+        if setting.name == "in-batch":  # InfoNCE: the positive is a candidate like those of the batch
+            return losses.ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())
+        return losses.ContrastiveLoss(n, rule=setting.rule(steps))
+
+    return Task(
+        start=start,
+        batches=partial(shuffled, n),
+        loss=build,
+        step=lambda loss, w, rows, _: loss(first[rows] @ w, second[rows] @ w, rows),
+        exact=lambda w: exact.contrastive_loss(first.double() @ w, second.double() @ w),
+        penalty=1e-4,
+    )
+
+
+def invariant_logistic(name: str) -> Task:
+    """Two perturbed observations (noise of deviation 1) a visit. A linear score's mean over the noise is known."""
+    x, y = data.binary(name)
+    n, d = x.shape
+
+    def step(loss: Callable[..., Tensor], w: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        observed = x[rows].unsqueeze(1) + torch.randn(len(rows), 2, d, generator=generator)
+        return loss(observed @ w, y[rows], rows)
+
+    return Task(
+        start=torch.zeros(d),
+        batches=partial(shuffled, n),
+        loss=lambda setting, steps: losses.InvariantLogisticLoss(n, setting.rule(steps)),
+        step=step,
+        exact=lambda w: exact.invariant_logistic_loss((x.double() @ w).unsqueeze(1), y),
+        penalty=1e-3,
+    )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An objective, its columns, and its rows: data, batch size and passes."""
+
+    build: Callable[[str], Task]
+    settings: tuple[Setting, ...]
+    rows: tuple[tuple[str, int, int], ...]
+    needs: str = ""
+    fallback: tuple[tuple[str, int, int], ...] = ()
+    """Rows on data that ship with scikit-learn, where the file that ``rows`` need is not to be had."""
+
+    @property
+    def available(self) -> tuple[tuple[str, int, int], ...]:
+        return self.rows if not self.needs or data.has(self.needs) else self.fallback
+
+
+@lru_cache
+def task(objective: str, name: str) -> Task:
+    return OBJECTIVES[objective].build(name)
+
+
+def _at(name: str, *sizes: tuple[int, int]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((name, size, passes) for size, passes in sizes)
+
+
+LISTWISE = (*WITH_OWN_TERM, Setting("BSGD sampled"))  # as in-batch, but what is known of the lists is used
+CONTRASTIVE = (Setting("in-batch"), Setting("BSGD"), *ALONE[1:])
+BREAST = _at("breast cancer", (8, 10), (16, 20), (64, 40))
+ITEMS = _at("lambdarank, 8 items", (16, 5), (64, 10), (64, 20)) + _at("lambdarank, whole lists", (64, 10))
+PATIENTS = _at("diabetes, 8 items", (16, 10), (64, 40))
+
+OBJECTIVES = {
+    "cox": Objective(
+        cox,
+        WITH_OWN_TERM,
+        _at("whas500", (8, 40), (16, 10), (16, 40), (32, 40))
+        + _at("veteran", (8, 40))
+        + _at("flchain", (16, 2), (64, 5)),
+        "survival/sksurv/flchain.arff",
+        _at("diabetes", (8, 10), (16, 40), (64, 40)),
+    ),
+    "average_precision": Objective(
+        average_precision,
+        WITH_OWN_TERM,
+        BREAST + _at("covtype", (8, 10), (16, 5), (32, 40), (64, 40)),
+        "covtype/covtype.data.gz",
+        BREAST,
+    ),
+    "p_norm_push": Objective(
+        p_norm_push,
+        ALONE,
+        BREAST + _at("ijcnn1", (16, 2), (64, 2), (64, 5)),
+        "ijcnn1/ijcnn1.tr.bz2",
+        BREAST,
+    ),
+    "nca": Objective(
+        nca,
+        ALONE,
+        _at("digits", (16, 10), (32, 10), (64, 10), (64, 20)) + _at("usps", (64, 2), (64, 10)),
+        "usps/zip.train.gz",
+        _at("digits", (16, 10), (32, 10), (64, 10), (64, 20)),
+    ),
+    "list_net": Objective(list_net, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
+    "list_mle": Objective(list_mle, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
+    "ndcg": Objective(ndcg, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
+    "softmax": Objective(softmax, WITH_OWN_TERM, _at("bigrams", (8, 2), (16, 5), (64, 10), (64, 20))),
+    "contrastive": Objective(contrastive, CONTRASTIVE, _at("digits", (16, 10), (32, 20), (64, 10), (64, 40))),
+    "partial_auc": Objective(
+        partial_auc,
+        ALONE,
+        BREAST + _at("covtype", (16, 5), (32, 10), (64, 40)),
+        "covtype/covtype.data.gz",
+        BREAST,
+    ),
+    "invariant_logistic": Objective(invariant_logistic, ALONE, _at("breast cancer", (8, 5), (16, 20), (64, 40))),
+}
