@@ -81,3 +81,16 @@ def test_moap_scales_by_the_outer_examples():
             tables.append(loss_fn.table.read(None, cold=0.0))
     exact = torch.nn.functional.softplus(scores[2:, None] - scores[None, :2]).mean(1)
     torch.testing.assert_close(torch.stack(tables).mean(0)[2:], 0.3 * exact, rtol=1e-12, atol=0)
+
+
+def test_a_short_index_names_what_it_belongs_to():
+    scores = torch.randn(6, 3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"index must have the shape \[6\], as target_logit has, got \[2\]"):
+        losses.SoftmaxLoss(9)(scores[:, 0], scores, torch.arange(2))
+    with pytest.raises(ValueError, match=r"index must have the shape \[6\], as scores has, got \[2\]"):
+        losses.InvariantLogisticLoss(9)(scores, torch.arange(6) % 2, torch.arange(2))
+
+
+def test_a_relevance_beyond_the_gain_is_refused_at_once():
+    with pytest.raises(ValueError, match=r"relevance 2000.0 is too large: 2\*\*relevance overflows"):
+        losses.NDCGLoss.from_targets([2000.0, 1.0], [0, 0])

@@ -94,7 +94,7 @@ class Loss(nn.Module):
         return size if self.training else None
 
     def _rows(self, index: Any, like: Any, name: str) -> Tensor | None:
-        """The rows of a batch, one for each row of ``like``; None in ``eval()`` mode, where they mean nothing."""
+        """The rows of a batch, checked to be one a row of ``like``; None in ``eval()``, where they mean nothing."""
         if not self.training or not isinstance(like, Tensor) or like.dim() == 0:
             return None
         return _rows_for(index, like, name)

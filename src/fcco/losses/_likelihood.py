@@ -90,4 +90,5 @@ class SoftmaxLoss(Loss):
         inner = softmax_inner(
             target_logit, sampled_logits, n_classes=self.n_classes, log_q=log_q, own_term=self.own_term
         )
+        self._rows(index, target_logit, "target_logit")
         return self.coupled(inner, index)

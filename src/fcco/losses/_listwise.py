@@ -246,6 +246,8 @@ class NDCGLoss(_ListwiseLoss):
     def from_targets(cls, relevance: Any, query: Any, *, k: int | None = None, **options: Any) -> NDCGLoss:
         """With the lists described by the training data, [n] each."""
         lists = describe_lists(relevance, query, k=k)
+        if not bool(lists.ideal.isfinite().all()):
+            raise ValueError(f"relevance {float(as_values(relevance).max())} is too large: 2**relevance overflows")
         return cls(len(lists.size), k=k, lists=lists, **options)._with_outer(count_relevant(lists))
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:

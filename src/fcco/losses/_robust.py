@@ -47,6 +47,7 @@ class InvariantLogisticLoss(Loss):
         check_floats(scores, "scores", "[B1, B2]")
         positive = as_mask(target, "target", scores, "scores", signs=False)
         mean = at_least_float32(scores).mean(1)
+        self._rows(index, scores, "scores")
         return self.coupled(torch.where(positive, mean, -mean), index)
 
 
