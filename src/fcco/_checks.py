@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.compiler import is_compiling
 
@@ -107,6 +108,11 @@ def check_rows(rows: Tensor, n: int) -> bool:
     if ordered[0] < 0 or ordered[-1] >= n:
         place = int(((rows < 0) | (rows >= n)).nonzero()[0])
         raise IndexError(f"index[{place}] is {int(rows[place])}, outside the table's rows 0 to {n - 1}")
+    return has_repeats(ordered)
+
+
+def has_repeats(ordered: NDArray[np.int64]) -> bool:
+    """Whether a value stands twice in a sorted array."""
     return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 

@@ -88,11 +88,16 @@ def as_mask(values: Any, name: str, like: Tensor, like_name: str, *, signs: bool
     return values == 1
 
 
-def as_groups(ids: Any, name: str, like: Tensor, like_name: str) -> tuple[Tensor, int]:
-    """Integers of any value as [n] of 0 ... count - 1, in the order of the values, and the count."""
+def check_integers(ids: Any, name: str, like: Tensor, like_name: str) -> None:
+    """One integer for each row of ``like``."""
     check_per_example(ids, name, like, like_name)
     if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
         raise TypeError(f"{name} must be of an integer dtype, got {ids.dtype}")
+
+
+def as_groups(ids: Any, name: str, like: Tensor, like_name: str) -> tuple[Tensor, int]:
+    """Integers of any value as [n] of 0 ... count - 1, in the order of the values, and the count."""
+    check_integers(ids, name, like, like_name)
     distinct, group = torch.unique(ids, return_inverse=True)
     return group, len(distinct)
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fcco._space import as_column
-from fcco.functional._checks import check_choice, check_per_example
+from fcco.functional._checks import check_choice
 
 OwnTerm = Literal["exact", "sampled"]
 
@@ -38,13 +38,6 @@ class Estimate(NamedTuple):
 
 def check_own_term(own_term: str) -> None:
     check_choice(own_term, "own_term", ("exact", "sampled"))
-
-
-def check_integers(ids: Tensor, name: str, like: Tensor, like_name: str) -> None:
-    """One integer for each row of ``like``."""
-    check_per_example(ids, name, like, like_name)
-    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
-        raise TypeError(f"{name} must be of an integer dtype, got {ids.dtype}")
 
 
 def mean_weight(counts: Tensor, like: Tensor) -> Tensor:

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fcco.functional._checks import check_floats, check_gain, check_relevance
+from fcco.functional._checks import check_floats, check_gain, check_integers, check_relevance
 from fcco.functional._inner import (
     Estimate,
     OwnTerm,
     can_estimate,
-    check_integers,
     check_own_term,
     copies_of,
     diagonal,

@@ -7,12 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from fcco.functional._checks import _refuse, check_floats, check_same
+from fcco.functional._checks import _refuse, check_floats, check_integers, check_same
 from fcco.functional._inner import (
     Estimate,
     OwnTerm,
     can_estimate,
-    check_integers,
     check_own_term,
     copies_of,
     masked_logsumexp,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import as_index, reads_are_free, shape_of
+from fcco._checks import as_index, has_repeats, reads_are_free, shape_of
 from fcco._coupled import CoupledLoss, Outer
 from fcco._rules import Rule
 from fcco._table import InnerTable
@@ -124,5 +124,4 @@ def if_repeated(rows: Tensor | None) -> Tensor | None:
     """The rows, or None if it costs nothing to see that none stands twice."""
     if rows is None or not reads_are_free(rows):
         return rows
-    ordered = np.sort(rows.numpy())
-    return rows if bool((ordered[1:] == ordered[:-1]).any()) else None
+    return rows if has_repeats(np.sort(rows.numpy())) else None

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fcco._checks import as_index, check_finite, check_rows, reads_are_free
+from fcco._checks import as_index, check_finite, check_rows, has_repeats, reads_are_free
 from fcco._coupled import CoupledLoss
 from fcco.functional._surrogates import Surrogate
 
@@ -30,7 +30,6 @@ def can_fuse(coupled: CoupledLoss, scores: Any, target: Any) -> bool:
     return (
         coupled.training
         and torch.is_grad_enabled()
-        and not coupled.rule.all_rows
         and isinstance(scores, Tensor)
         and isinstance(target, Tensor)
         and scores.dtype in (torch.float32, torch.float64)
@@ -67,8 +66,7 @@ class Split:
 
     def repeats(self, places: Array) -> bool:
         """Whether an example stands twice among these, so that a copy would pass for another."""
-        ordered = np.sort(self.rows[places])
-        return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
+        return has_repeats(np.sort(self.rows[places]))
 
     def loss(self, scores: Tensor, value: float, by_outer: Array, by_other: Array) -> Tensor:
         """A scalar of that value whose gradient in the scores is the given one."""

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fcco._rules import BSGD, SOAP, SOX, Rule
-from fcco.functional._checks import _refuse, as_mask, check_floats, check_number
-from fcco.functional._inner import check_integers, masked_logsumexp
+from fcco.functional._checks import _refuse, as_mask, check_floats, check_integers, check_number
+from fcco.functional._inner import masked_logsumexp
 from fcco.functional._tensors import at_least_float32
 from fcco.losses._base import Loss
 
