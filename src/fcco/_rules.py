@@ -20,6 +20,8 @@ from torch import Tensor
 from fcco._checks import check_rate
 from fcco._space import PLAIN, Rate, Space
 
+_TINY = torch.finfo(torch.float32).tiny
+
 Gamma = float | Callable[..., float | Tensor]
 
 
@@ -111,7 +113,7 @@ class SOX(_MovingAverage):
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         new = batch.space.mix(old, batch.estimate, batch.rate)
         # Even the paper's letter needs g / u to be a number.
-        floor = batch.rate if self.safeguard else torch.finfo(old.dtype).tiny
+        floor = batch.rate if self.safeguard else _TINY
         return new, batch.space.floor(old, batch.estimate, floor)
 
 
@@ -267,7 +269,7 @@ class SCENT(Rule):
         )
         new = old + gain
         # The weight g / u is 1 / gamma_i at most, and a row that was once tiny has a tiny gamma_i.
-        return new, batch.space.floor(new, batch.estimate, torch.finfo(old.dtype).tiny)
+        return new, batch.space.floor(new, batch.estimate, _TINY)
 
 
 @dataclass(frozen=True)

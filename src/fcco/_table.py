@@ -6,11 +6,12 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fcco._checks import reads_are_free
-from fcco._space import LOG, PLAIN, Rate, Space, as_column
+from fcco._space import LOG, PLAIN, Array, Rate, Space, as_column
 
 # exp of this is 0 in every dtype, while differences of it stay numbers, which -inf (gamma = 1) would not.
 _LOG_OF_NOTHING = -1e5
@@ -126,6 +127,23 @@ class InnerTable(nn.Module):
         self._put(buffers["u"], rows, values.detach(), where)
         visits = buffers["visits"]
         self._put(visits, rows, True if visits.dtype == torch.bool else self.visited(rows) + 1, where)
+
+    def read_arrays(self, rows: Array, cold: Array | float) -> Array:
+        """As :meth:`read`, of a table on the CPU that does not decay."""
+        buffers: dict[str, Any] = self._buffers
+        values, seen = buffers["u"].numpy()[rows], buffers["visits"].numpy()[rows]
+        if np.logical_and.reduce(seen):
+            return values
+        return np.where(seen[:, None] if values.ndim == 2 else seen, values, cold)
+
+    def write_arrays(self, rows: Array, values: Array) -> None:
+        """As :meth:`write`, for distinct rows of a table on the CPU that marks visits and does not decay."""
+        if values.dtype == np.float64:
+            self.promote(torch.float64)
+        buffers: dict[str, Any] = self._buffers
+        buffers["step"].add_(1)
+        buffers["u"].numpy()[rows] = values
+        buffers["visits"].numpy()[rows] = True
 
     def _decay(self, rows: Tensor | None, count: int, rate: Rate, where: Tensor | None) -> None:
         # A number is filled in, not copied: a copy to an accelerator would wait for it.

@@ -67,11 +67,12 @@ def test_float32_agrees_to_its_precision(make, monkeypatch):
 def test_sorting_is_going_through_pairs(power, spread):
     surrogate = fcco.functional._surrogates.resolve_surrogate(power, 0.5)
     rng = np.random.default_rng(0)
-    own, rivals, weight = spread * rng.normal(size=40) + 7, spread * rng.normal(size=30) + 7, rng.normal(size=40)
+    own, rivals = spread * rng.normal(size=40) + 7, spread * rng.normal(size=30) + 7
+    weight, pull = rng.uniform(size=(30, 2)), rng.normal(size=(40, 2))
     own[:5] = rivals[:5]
-    pairs, sorted_ = Pairs(surrogate, own, rivals), SortedHinges(surrogate, own, rivals)
+    pairs, sorted_ = (way(surrogate, own, rivals, weight) for way in (Pairs, SortedHinges))
     np.testing.assert_allclose(sorted_.sums, pairs.sums, rtol=1e-10)
-    for mine, theirs in zip(sorted_.pull_back(weight), pairs.pull_back(weight), strict=True):
+    for mine, theirs in zip(sorted_.pull_back(pull), pairs.pull_back(pull), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9 * spread)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fcco._checks import reads_are_free
 from fcco._rules import SOAP, Rule
 from fcco._table import positive_int
 from fcco.functional._checks import check_number
@@ -108,6 +109,7 @@ class AveragePrecisionLoss(Loss):
             )
             if fused is not None:
                 return fused
+        rows = self._rows(index, scores, "scores")
         estimate = average_precision_inner(
             scores,
             target,
@@ -115,9 +117,21 @@ class AveragePrecisionLoss(Loss):
             n=self._of_population(self.n),
             n_pos=self.n_pos,
             own_term=self.own_term,
-            rows=if_repeated(self._rows(index, scores, "scores")),
+            rows=if_repeated(rows),
         )
+        if rows is not None and reads_are_free(target):
+            self._check_population(rows[target == 1].unique(), rows[target == 0].unique())
         return self._finish(estimate, index)
+
+    def _check_population(self, positives: Tensor, negatives: Tensor) -> None:
+        """Refuse a batch that has more of a class than the population."""
+        if len(negatives) > self.n - self.n_pos:
+            raise ValueError(
+                f"the batch has {len(negatives)} negatives, and n_pos = {self.n_pos} of n = {self.n} "
+                f"leaves {self.n - self.n_pos}"
+            )
+        if len(positives) > self.n_pos:
+            raise ValueError(f"the batch has {len(positives)} positives, and n_pos is {self.n_pos}")
 
 
 class PNormPushLoss(Loss):
