@@ -1,9 +1,10 @@
 """Train PyTorch models on objectives that score every example against a whole set."""
 
-from fcco import data, functional, losses, optim, schedules
+from fcco import data, functional, losses, optim, projections, schedules, solvers, theory
 from fcco._coupled import CoupledLoss
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable
+from fcco.solvers import solve
 
 __version__ = "0.1.0"
 
@@ -26,5 +27,9 @@ __all__ = [
     "functional",
     "losses",
     "optim",
+    "projections",
     "schedules",
+    "solve",
+    "solvers",
+    "theory",
 ]

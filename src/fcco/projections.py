@@ -1,0 +1,263 @@
+"""Projections on convex sets, proximal operators, and regularisers that have one.
+
+A set is a function from a tensor to its nearest point, so that it fits ``MovingAverageSGD(projection=...)`` and
+``fcco.solve(..., projection=...)`` once its options are given: ``functools.partial(project_ball, radius=2.0)``. A
+tensor of any shape is one vector; ``dim`` makes it one vector along that dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "ElasticNet",
+    "Regulariser",
+    "SquaredL2",
+    "project_ball",
+    "project_box",
+    "project_l1_ball",
+    "project_simplex",
+    "prox_elastic_net",
+    "prox_l1",
+    "prox_l2",
+]
+
+
+def _check_radius(radius: float) -> None:
+    if not 0 < radius < math.inf:
+        raise ValueError(f"radius must be a positive number, got {radius!r}")
+
+
+def _check_not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+
+
+def project_ball(
+    x: Tensor, radius: float = 1.0, *, center: Tensor | float = 0.0, dim: int | tuple[int, ...] | None = None
+) -> Tensor:
+    r"""The nearest point of a Euclidean ball.
+
+    .. math:: P(x) = c + (x - c) \min(1, r / \|x - c\|)
+
+    Args:
+        x: any shape.
+        radius: r > 0.
+        center: c, a number or of a shape that broadcasts against ``x``.
+        dim: project along these dimensions only; all of ``x`` is one vector otherwise.
+
+    Raises:
+        ValueError: the radius is not positive.
+
+    >>> project_ball(torch.tensor([3.0, 4.0]), radius=1.0)
+    tensor([0.6000, 0.8000])
+    """
+    _check_radius(radius)
+    middle = torch.as_tensor(center).to(x)
+    offset = x - middle
+    # Squares of large float32 values fit float64 only.
+    norm = torch.linalg.vector_norm(offset, dim=dim, keepdim=True, dtype=torch.float64)
+    nearest = middle + offset / (norm / radius).clamp(min=1).to(x.dtype)
+    return torch.where(norm <= radius, x, nearest)
+
+
+def project_box(x: Tensor, lower: Tensor | float = -math.inf, upper: Tensor | float = math.inf) -> Tensor:
+    r"""The nearest point of a box, :math:`\min(\max(x, l), u)`.
+
+    Args:
+        x: any shape.
+        lower: l, a number or of a shape that broadcasts against ``x``; none by default.
+        upper: u, likewise.
+
+    Raises:
+        ValueError: a lower bound is above the upper one, and the box is empty.
+
+    >>> project_box(torch.tensor([-2.0, 0.5, 2.0]), 0.0, 1.0)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    low, high = torch.as_tensor(lower).to(x), torch.as_tensor(upper).to(x)
+    if not (low <= high).all():
+        raise ValueError(f"lower must not be above upper, got lower={lower!r} and upper={upper!r}")
+    return torch.minimum(torch.maximum(x, low), high)
+
+
+def project_simplex(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -> Tensor:
+    r"""The nearest point of a simplex, :math:`\{y : y \ge 0, \sum y = r\}`, by sorting.
+
+    .. math:: P(x) = \max(x - \theta, 0) \quad\text{with } \theta \text{ such that it sums to } r
+
+    Args:
+        x: any shape, at least one element.
+        radius: r > 0, what the entries add up to.
+        dim: project along this dimension only; all of ``x`` is one vector otherwise.
+
+    Raises:
+        ValueError: the radius is not positive.
+
+    Reference: Duchi et al., *Efficient Projections onto the l1-Ball*, ICML 2008.
+
+    >>> project_simplex(torch.tensor([0.5, 1.0, -1.0]))
+    tensor([0.2500, 0.7500, 0.0000])
+    """
+    _check_radius(radius)
+    if dim is None:
+        return project_simplex(x.reshape(-1), radius, dim=0).reshape(x.shape)
+    # Entries further than the radius below the largest are zero; from the largest on, sums keep their precision.
+    shifted = x - x.amax(dim, keepdim=True)
+    ordered = shifted.sort(dim, descending=True).values
+    shape = [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
+    counts = torch.arange(1, x.shape[dim] + 1, dtype=x.dtype, device=x.device).view(shape)
+    thresholds = (ordered.cumsum(dim) - radius) / counts
+    support = (ordered > thresholds).sum(dim, keepdim=True)
+    return (shifted - thresholds.gather(dim, support - 1)).clamp(min=0)
+
+
+def project_l1_ball(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -> Tensor:
+    r"""The nearest point of :math:`\{y : \|y\|_1 \le r\}`: the signs of x, and its sizes on the simplex if too large.
+
+    Args:
+        x: any shape, at least one element.
+        radius: r > 0.
+        dim: project along this dimension only; all of ``x`` is one vector otherwise.
+
+    Raises:
+        ValueError: the radius is not positive.
+
+    >>> project_l1_ball(torch.tensor([-0.5, 1.0, 0.1]))
+    tensor([-0.2500,  0.7500,  0.0000])
+    """
+    sizes = x.abs()
+    total = sizes.sum() if dim is None else sizes.sum(dim, keepdim=True)
+    return torch.where(total <= radius, x, x.sign() * project_simplex(sizes, radius, dim=dim))
+
+
+def prox_l1(x: Tensor, step: float, weight: float = 1.0) -> Tensor:
+    r"""The soft threshold.
+
+    .. math:: \arg\min_y s \lambda \|y\|_1 + \tfrac 1 2 \|y - x\|^2 = \mathrm{sign}(x) \max(|x| - s \lambda, 0)
+
+    Args:
+        x: any shape.
+        step: s >= 0.
+        weight: lambda >= 0.
+
+    Raises:
+        ValueError: a negative step or weight.
+
+    >>> prox_l1(torch.tensor([-2.0, 0.3]), step=0.5)
+    tensor([-1.5000,  0.0000])
+    """
+    _check_not_negative(step=step, weight=weight)
+    return x - x.clamp(-step * weight, step * weight)
+
+
+def prox_l2(x: Tensor, step: float, weight: float = 1.0) -> Tensor:
+    r"""The proximal operator of half the *squared* norm.
+
+    .. math:: \arg\min_y \tfrac{s \lambda} 2 \|y\|^2 + \tfrac 1 2 \|y - x\|^2 = x / (1 + s \lambda)
+
+    Args:
+        x: any shape.
+        step: s >= 0.
+        weight: lambda >= 0.
+
+    Raises:
+        ValueError: a negative step or weight.
+
+    >>> prox_l2(torch.tensor([3.0]), step=0.5)
+    tensor([2.])
+    """
+    _check_not_negative(step=step, weight=weight)
+    return x / (1 + step * weight)
+
+
+def prox_elastic_net(x: Tensor, step: float, l1: float = 1.0, l2: float = 1.0) -> Tensor:
+    r"""The proximal operator of :math:`l_1 \|y\|_1 + \tfrac{l_2} 2 \|y\|^2`: a soft threshold, then a shrinkage.
+
+    Args:
+        x: any shape.
+        step: s >= 0.
+        l1: weight of the absolute values, >= 0.
+        l2: weight of half the squares, >= 0.
+
+    Raises:
+        ValueError: a negative step or weight.
+
+    >>> prox_elastic_net(torch.tensor([3.5]), step=0.5)
+    tensor([2.])
+    """
+    return prox_l2(prox_l1(x, step, l1), step, l2)
+
+
+@runtime_checkable
+class Regulariser(Protocol):
+    """A convex R that :func:`fcco.solve` adds to F: its value, its proximal step, and how strongly convex it is."""
+
+    @property
+    def mu(self) -> float:
+        """The largest mu for which R - mu/2 |w|^2 is convex."""
+        ...
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """R(w), a scalar."""
+        ...
+
+    def prox(self, w: Tensor, step: float) -> Tensor:
+        """The point y where step * R(y) + |y - w|^2 / 2 is least."""
+        ...
+
+
+@dataclass(frozen=True)
+class SquaredL2:
+    """R(w) = mu/2 |w|^2.
+
+    >>> SquaredL2(mu=0.5)(torch.tensor([2.0, 0.0]))
+    tensor(1.)
+    """
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        _check_not_negative(mu=self.mu)
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """R(w)."""
+        return self.mu / 2 * w.square().sum()
+
+    def prox(self, w: Tensor, step: float) -> Tensor:
+        """See :func:`prox_l2`."""
+        return prox_l2(w, step, self.mu)
+
+
+@dataclass(frozen=True)
+class ElasticNet:
+    """R(w) = l1 |w|_1 + l2/2 |w|^2, strongly convex with mu = l2, and not smooth at 0.
+
+    >>> ElasticNet(l1=1.0, l2=0.5)(torch.tensor([2.0, 0.0]))
+    tensor(3.)
+    """
+
+    l1: float
+    l2: float
+
+    def __post_init__(self) -> None:
+        _check_not_negative(l1=self.l1, l2=self.l2)
+
+    @property
+    def mu(self) -> float:
+        """How strongly convex R is: l2."""
+        return self.l2
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """R(w)."""
+        return self.l1 * w.abs().sum() + self.l2 / 2 * w.square().sum()
+
+    def prox(self, w: Tensor, step: float) -> Tensor:
+        """See :func:`prox_elastic_net`."""
+        return prox_elastic_net(w, step, self.l1, self.l2)

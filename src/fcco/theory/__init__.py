@@ -1,0 +1,26 @@
+"""Step sizes, batch split and iteration counts of every theorem, as pure functions."""
+
+from fcco.theory._boost import convexifier, sox_boost
+from fcco.theory._complexity import REGIMES, Complexity, complexities
+from fcco.theory._constants import Constants, Parameters
+from fcco.theory._convex import DecreasingSteps, projected, strongly_convex
+from fcco.theory._estimate import estimate_constants
+from fcco.theory._nonconvex import sox, tracking_error
+from fcco.theory._split import split_batch
+
+__all__ = [
+    "REGIMES",
+    "Complexity",
+    "Constants",
+    "DecreasingSteps",
+    "Parameters",
+    "complexities",
+    "convexifier",
+    "estimate_constants",
+    "projected",
+    "sox",
+    "sox_boost",
+    "split_batch",
+    "strongly_convex",
+    "tracking_error",
+]

@@ -1,0 +1,188 @@
+"""Measuring the constants of a problem by sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fcco._coupled import takes_index
+from fcco._table import positive_int
+from fcco.theory._checks import positive
+from fcco.theory._constants import Constants
+
+if TYPE_CHECKING:
+    from fcco.solvers import Problem
+
+# Relative to the scale of the argument; errors of a forward difference of gradients then are about as large.
+_STEP = 1e-4
+# A constant of exactly 0 is legal, but a slope is not: a function that never moved was sampled where it is flat.
+_TINY = 1e-12
+# Directions of w along which the gradient of a sample is taken, at most.
+_PROBES = 64
+
+
+def estimate_constants(
+    problem: Problem,
+    *,
+    points: int = 16,
+    rows: int = 8,
+    samples: int = 1000,
+    radius: float | None = None,
+    inner_batch: int = 4096,
+    random_state: int = 0,
+) -> Constants:
+    r"""C_f, L_f, C_g, L_g, sigma^2 and zeta^2 of a problem, as the largest values met.
+
+    Points w are drawn half of them from the ball of ``radius`` around the start, half between the start and the
+    optimum, where one is known. At each, for some rows: the slope of g_i by automatic differentiation; its curvature
+    as a difference of gradients along a direction improved by power iteration; the variances of single inner samples
+    around g_i; and the slope and curvature of f_i at g_i and at single samples, as a table row may hold either.
+
+    The constants of the theorems are suprema, so **these are lower bounds** of them, up to the sampling error of the
+    variances; the more points and rows, the closer. In log space they are those of g = exp(inner), not of its log.
+
+    Args:
+        problem: see :class:`fcco.solvers.Problem`.
+        points: how many w are looked at.
+        rows: how many rows at each.
+        samples: how many inner samples a variance is taken over.
+        radius: of the ball; the distance from the start to the optimum where that is known, else 1.
+        inner_batch: how many samples stand for g_i where the problem has no ``exact_inner``.
+        random_state: seed of all of it.
+
+    Raises:
+        TypeError: a count is not an integer.
+        ValueError: a count or the radius is not positive.
+
+    >>> from fcco.solvers.problems import invariant_logistic
+    >>> measured = estimate_constants(invariant_logistic(n=50, d=2), points=4, rows=2, samples=50)
+    >>> measured.l_f <= 0.25, measured.l_g < 1e-6
+    (True, True)
+    """
+    for name, count in {"points": points, "rows": rows, "samples": samples, "inner_batch": inner_batch}.items():
+        positive_int(name, count)
+    generator = torch.Generator().manual_seed(random_state)
+    probe = _Probe(problem, inner_batch, random_state)
+    places = [
+        (w, torch.randperm(problem.n, generator=generator)[:rows]) for w in _points(problem, points, radius, generator)
+    ]
+    slopes = [_slopes(probe, w, row.reshape(1), samples, generator) for w, drawn in places for row in drawn]
+    variances = torch.stack([_variances(probe, w, drawn, samples, generator) for w, drawn in places])
+    # The largest of many sample variances is too large: its place is measured again, by samples it was not chosen by.
+    again = []
+    for moment in (0, 1):
+        place, row = divmod(int(variances[..., moment].argmax()), variances.shape[1])
+        w, drawn = places[place]
+        again.append(_variances(probe, w, drawn[row : row + 1], samples, generator)[0, moment].item())
+    sigma2, zeta2 = again
+    c_f, l_f, c_g, l_g = (max(column) for column in zip(*slopes, strict=True))
+    return Constants(c_f=max(c_f, _TINY), l_f=l_f, c_g=max(c_g, _TINY), l_g=l_g, sigma2=sigma2, zeta2=zeta2)
+
+
+def _points(problem: Problem, count: int, radius: float | None, generator: torch.Generator) -> list[Tensor]:
+    start, optimum = problem.start.detach(), problem.optimum
+    if radius is None:
+        radius = 1.0 if optimum is None else (optimum - start).norm().item() or 1.0
+    positive("radius", radius)
+    d = start.numel()
+    points = []
+    for k in range(count):
+        share = torch.rand((), generator=generator, dtype=start.dtype)
+        if k % 2 == 0 and optimum is not None:
+            points.append(start + share * (optimum - start))
+        else:
+            direction = torch.randn(start.shape, generator=generator, dtype=start.dtype)
+            points.append(start + radius * share ** (1 / d) * direction / direction.norm())
+    return points
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """g and f of a problem outside log space."""
+
+    problem: Problem
+    inner_batch: int
+    seed: int
+
+    def _plain(self, inner: Tensor) -> Tensor:
+        return (inner.exp() if self.problem.log else inner).reshape(len(inner), -1)
+
+    def exact(self, w: Tensor, rows: Tensor) -> Tensor:
+        """g of rows [B1], as [B1, dim]."""
+        problem = self.problem
+        if problem.exact_inner is not None:
+            return self._plain(problem.exact_inner(w)[rows])
+        # The same samples for every w, so that differences are of one function.
+        generator = torch.Generator().manual_seed(self.seed)
+        return self._plain(problem.inner(w, rows, generator, self.inner_batch))
+
+    def drawn(self, w: Tensor, rows: Tensor, samples: int, generator: torch.Generator) -> Tensor:
+        """Single inner samples of rows [B1], as [B1, samples, dim]."""
+        inner = self.problem.inner(w, rows.repeat_interleave(samples), generator, 1)
+        return self._plain(inner).reshape(len(rows), samples, -1)
+
+    def outer(self, u: Tensor, row: Tensor) -> Tensor:
+        """f of one row at u [samples, dim], summed."""
+        u = u.log() if self.problem.log else u
+        u = u[:, 0] if self.problem.dim == 1 else u
+        outer = self.problem.outer
+        return (outer(u, row.expand(len(u))) if takes_index(outer) else outer(u)).sum()
+
+
+def _slopes(probe: _Probe, w: Tensor, row: Tensor, samples: int, generator: torch.Generator) -> list[float]:
+    """C_f, L_f, C_g and L_g at one point and row."""
+
+    def slope_g(at: Tensor) -> Tensor:
+        return torch.autograd.functional.jacobian(lambda v: probe.exact(v, row)[0], at)
+
+    slope_f = torch.func.grad(lambda u: probe.outer(u, row))
+    with torch.no_grad():
+        u = torch.cat([probe.exact(w, row), probe.drawn(w, row, samples, generator)[0]])
+    return [
+        slope_f(u).norm(dim=1).max().item(),
+        _curvature(lambda x: slope_f(x)[:, None], u, generator),
+        torch.linalg.matrix_norm(slope_g(w), 2).item(),
+        _curvature(lambda x: slope_g(x[0])[None], w[None], generator),
+    ]
+
+
+def _variances(probe: _Probe, w: Tensor, rows: Tensor, samples: int, generator: torch.Generator) -> Tensor:
+    """sigma^2 and zeta^2 of each of rows [B1] at one point, [B1, 2]; the latter is a sum over directions of w."""
+    directions = _directions(w, generator)
+    state = generator.get_state()
+
+    def deviations(at: Tensor) -> Tensor:
+        return probe.drawn(at, rows, samples, generator.set_state(state)) - probe.exact(at, rows)[:, None]
+
+    def mean_square(values: Tensor) -> Tensor:
+        return values.square().sum(dim=2).mean(dim=1).detach()
+
+    along = [mean_square(torch.autograd.functional.jvp(deviations, w, v)[1]) for v in directions]
+    return torch.stack([mean_square(deviations(w)), torch.stack(along).sum(dim=0)], dim=1)
+
+
+def _directions(w: Tensor, generator: torch.Generator) -> Tensor:
+    """Directions v with a sum (or an expected one) of v v' equal to the identity: unit vectors while w is short."""
+    if w.numel() <= _PROBES:
+        return torch.eye(w.numel(), dtype=w.dtype)
+    return torch.randn(_PROBES, w.numel(), generator=generator, dtype=w.dtype) / _PROBES**0.5
+
+
+def _curvature(slope: Callable[[Tensor], Tensor], at: Tensor, generator: torch.Generator) -> float:
+    """The largest difference quotient of a slope [m, dim, d] at m points [m, d], each along its own direction."""
+    here = slope(at)
+    step = _STEP * at.norm(dim=1, keepdim=True).clamp(min=1)
+    direction = torch.randn(at.shape, generator=generator, dtype=at.dtype)
+    largest = 0.0
+    for _ in range(4):
+        direction = torch.nn.functional.normalize(direction, dim=1)
+        change = (slope(at + step * direction) - here) / step[:, None]
+        largest = max(largest, torch.linalg.matrix_norm(change, 2).max().item())
+        # Of several inner values, the one that changes most says where to look next.
+        steepest = change.norm(dim=2).argmax(dim=1)
+        direction = change[torch.arange(len(at)), steepest]
+    return largest

@@ -1,0 +1,153 @@
+"""The command ``fcco plan``: what the theorems prescribe and promise for given sizes and constants."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields
+from typing import Any
+
+from fcco.theory import (
+    REGIMES,
+    Constants,
+    Parameters,
+    complexities,
+    convexifier,
+    projected,
+    sox,
+    sox_boost,
+    split_batch,
+    strongly_convex,
+)
+
+EXAMPLES = """examples:
+  fcco plan --n 10000 --b1 32 --b2 32 --epsilon 0.1
+  fcco plan --n 500 --b1 16 --b2 16 --epsilon 0.05 --l-f 0.25 --sigma2 0.1 --mu 0.1 --diameter 2
+  fcco plan --n 500 --b1 16 --b2 16 --epsilon 0.05 --json
+"""
+_CONSTANTS = {
+    "c_f": "C_f: f_i is C_f-Lipschitz",
+    "l_f": "L_f: the gradient of f_i is L_f-Lipschitz",
+    "c_g": "C_g: g_i is C_g-Lipschitz",
+    "l_g": "L_g: the gradient of g_i is L_g-Lipschitz",
+    "sigma2": "variance of one inner sample's value",
+    "zeta2": "variance of one inner sample's gradient",
+}
+
+
+def add_to(commands: Any) -> None:
+    """Register the command with ``commands``, the subparsers of ``fcco``."""
+    parser = commands.add_parser(
+        "plan",
+        help="parameters of every theorem, and the complexity of every method",
+        description="Print the parameters that each theorem prescribes, and the paper's Table 1, for given sizes.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--n", type=int, required=True, help="rows: outer examples")
+    parser.add_argument("--b1", type=int, required=True, help="outer batch")
+    parser.add_argument("--b2", type=int, required=True, help="inner batch, for each outer example")
+    parser.add_argument("--epsilon", type=float, required=True, help="accuracy")
+    for name, meaning in _CONSTANTS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=1.0, help=f"{meaning} (default: 1)")
+    parser.add_argument("--gap", type=float, default=1.0, help="F(w_1) - F* (default: 1)")
+    parser.add_argument("--mu", type=float, help="strong convexity, for Theorems 2 and 4")
+    parser.add_argument("--radius", type=float, help="length of an optimum, for the corollary on convex F")
+    parser.add_argument("--diameter", type=float, help="of the set projected on, for Theorem 3")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """What the command prints.
+
+    Raises:
+        ValueError: an argument that no theorem speaks of.
+    """
+    found = plan(arguments)
+    return json.dumps(found, indent=2) if arguments.json else "\n".join(_lines(arguments, found))
+
+
+def plan(a: argparse.Namespace) -> dict[str, Any]:
+    """All numbers of the plan, under the names that ``--json`` gives them."""
+    constants = Constants(**{name: getattr(a, name) for name in _CONSTANTS})
+    sizes: dict[str, Any] = {"n": a.n, "outer_batch": a.b1, "inner_batch": a.b2, "epsilon": a.epsilon}
+    found: dict[str, Any] = {"constants": asdict(constants), "smoothness": constants.smoothness}
+    found["theorem_1"] = asdict(sox(constants, gap=a.gap, **sizes))
+    best = split_batch(a.b1 + a.b2, n=a.n, constants=constants, epsilon=a.epsilon, gap=a.gap)
+    found["best_split"] = dict(zip(("outer_batch", "inner_batch"), best, strict=True))
+    if a.mu is not None:
+        found["theorem_2"] = _stages(sox_boost(constants, gap=a.gap, mu=a.mu, **sizes))
+    if a.radius is not None:
+        mu = convexifier(a.epsilon, a.radius)
+        # mu/2 |w_1|^2 adds at most epsilon to the gap, for a start no longer than the radius.
+        stages = sox_boost(constants, gap=a.gap + a.epsilon, mu=mu, weight_decay=mu, **sizes)
+        found["corollary"] = {"mu": mu, **_stages(stages)}
+    if a.diameter is not None:
+        found["theorem_3"] = asdict(projected(constants, diameter=a.diameter, **sizes))
+    if a.mu is not None:
+        schedule = strongly_convex(n=a.n, outer_batch=a.b1, mu=a.mu)
+        found["theorem_4"] = [{"t": t, "lr": schedule.lr(t), "gamma": schedule.gamma(t)} for t in (0, 10, 100, 1000)]
+    found["table_1"] = [{**asdict(entry), "samples": entry.samples} for entry in complexities(mu=a.mu, **sizes)]
+    return found
+
+
+def _stages(stages: tuple[Parameters, ...]) -> dict[str, Any]:
+    return {"steps": sum(stage.steps for stage in stages), "stages": [asdict(stage) for stage in stages]}
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
+    cells = [list(header), *([_number(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _lines(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
+    yield f"n = {a.n:,}, B1 = {a.b1:,}, B2 = {a.b2:,}, epsilon = {a.epsilon:g}, gap = {a.gap:g}"
+    yield ", ".join(f"{name} = {value:g}" for name, value in found["constants"].items())
+    yield f"L_F = {found['smoothness']:g}"
+    yield ""
+    yield "Parameters"
+    names = [field.name for field in fields(Parameters)]
+    yield from _table(["", *names], ([label, *(row[name] for name in names)] for label, row in _parameters(found)))
+    yield from _remarks(a, found)
+    yield ""
+    yield "Complexity up to constants (Table 1)"
+    columns = ("method", "regime", "formula", "iterations", "samples_per_step", "samples", "speedup")
+    header = ("method", "for", "iterations ~", "number", "samples a step", "samples", "speed-up by batches")
+    yield from _table(header, ([entry[column] for column in columns] for entry in found["table_1"]))
+    yield from (f"  {regime}: {meaning}" for regime, meaning in REGIMES.items())
+    yield from (f"  {e['method']}, {e['regime']}: {e['note']}" for e in found["table_1"] if e["note"])
+
+
+def _parameters(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A label and Parameters for every theorem that applies."""
+    yield "Theorem 1, SOX", found["theorem_1"]
+    for key, label in {"theorem_2": "Theorem 2, SOX-boost", "corollary": "Corollary, SOX-boost"}.items():
+        for k, stage in enumerate(found.get(key, {}).get("stages", ()), start=1):
+            yield f"{label}, stage {k}", stage
+    if "theorem_3" in found:
+        yield "Theorem 3, projected SOX", found["theorem_3"]
+    for step in found.get("theorem_4", ()):
+        yield f"Theorem 4, at step {step['t']}", {"beta": 1.0, "steps": None, **step}
+
+
+def _remarks(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
+    split = found["best_split"]
+    yield f"  Best split of {a.b1 + a.b2:,} by Theorem 1: B1 = {split['outer_batch']:,}, B2 = {split['inner_batch']:,}."
+    for key, label in {"theorem_2": "Theorem 2", "corollary": "Corollary"}.items():
+        if key in found:
+            yield f"  {label}: {found[key]['steps']:,} steps in all."
+    if "corollary" in found:
+        yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then solved up to 2 epsilon."
+    for option, theorems in {"mu": "Theorems 2 and 4", "radius": "the corollary", "diameter": "Theorem 3"}.items():
+        if getattr(a, option) is None:
+            yield f"  For {theorems} give --{option}."

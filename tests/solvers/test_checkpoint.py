@@ -1,0 +1,220 @@
+"""A run that was interrupted ends where an uninterrupted one does, bit for bit."""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import fcco
+from fcco.projections import ElasticNet, project_ball
+from fcco.schedules import RunningMean
+from fcco.solvers import Stage
+from solvers.cases import BALL, METHODS, RATES, STAGES, exponential, least_squares
+
+CASES = {
+    **METHODS,
+    "SOX-boost": {"stages": STAGES, "pass_on": "average", "epsilon": 0.1, "radius": 1.0},
+    "sox_boost": {"stages": STAGES, "pass_on": "random"},
+    "Sox-Boost": {"stages": [Stage(0.05, 0.3, lambda step: 1 / (step + 1), 20)] * 2},
+    "SOX": {**RATES, "gamma": RunningMean(0.1), "lr": lambda step: 0.1 / (step + 1)},
+}
+PROBLEM, _ = exponential()
+SOLVE = partial(fcco.solve, outer_batch=4, inner_batch=2, record_every=6, random_state=3)
+
+
+def timeless(solution):
+    return {column: values for column, values in solution.history.items() if column != "seconds"}
+
+
+def assert_same(mine, theirs):
+    assert torch.equal(mine.weights, theirs.weights)
+    assert torch.equal(mine.average, theirs.average)
+    # NaN is not equal to itself, and stands for the tracking error of an empty table.
+    assert str(timeless(mine)) == str(timeless(theirs))
+    for count in ("steps", "inner_evaluations", "outer_evaluations", "stopped_early"):
+        assert getattr(mine, count) == getattr(theirs, count)
+
+
+def stop_at(step):
+    return lambda state: state.step == step
+
+
+@pytest.mark.parametrize("step", [1, 15, 17, 24])
+@pytest.mark.parametrize("method", CASES)
+def test_stopped_and_resumed(method, step, tmp_path):
+    """15 is between two stages of SOX-boost, 17 and 24 are within the second, and 24 is one that is recorded."""
+    options, checkpoint = CASES[method], tmp_path / "run.pt"
+    stopped = SOLVE(PROBLEM, method, **options, checkpoint=checkpoint, callback=stop_at(step))
+    assert (stopped.steps, stopped.stopped_early) == (step, True)
+    assert stopped.history["step"][-1] == step
+    resumed = SOLVE(PROBLEM, method, **options, checkpoint=checkpoint)
+    assert_same(resumed, SOLVE(PROBLEM, method, **options))
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_stopped_many_times(tmp_path):
+    checkpoint = tmp_path / "run.pt"
+    for step in (2, 3, 15, 16, 35, 59):
+        SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=checkpoint, callback=stop_at(step))
+    resumed = SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=checkpoint)
+    assert_same(resumed, SOLVE(PROBLEM, "sox-boost", stages=STAGES))
+
+
+def test_crashed_and_resumed(tmp_path):
+    """The run goes on from the last save, and the steps after it are taken again."""
+    checkpoint, calls = tmp_path / "run.pt", []
+
+    def inner(w, rows, generator, inner_batch):
+        calls.append(rows)
+        if len(calls) == 24:  # one call identifies the problem
+            raise RuntimeError("the power is out")
+        return PROBLEM.inner(w, rows, generator, inner_batch)
+
+    fragile = dataclasses.replace(PROBLEM, inner=inner)
+    with pytest.raises(RuntimeError, match="the power is out") as caught:
+        SOLVE(fragile, **RATES, checkpoint=checkpoint, checkpoint_every=5)
+    assert caught.value.__notes__ == ["in step 22 of sox on exponential (the first is 0)"]
+    calls.clear()
+    resumed = SOLVE(dataclasses.replace(PROBLEM, inner=PROBLEM.inner), **RATES, checkpoint=checkpoint)
+    assert_same(resumed, SOLVE(PROBLEM, **RATES))
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    checkpoint, steps = tmp_path / "run.pt", []
+    first = SOLVE(PROBLEM, **RATES, checkpoint=checkpoint)
+    again = SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, callback=lambda state: steps.append(state.step))
+    assert_same(again, first)
+    assert steps == []
+    assert again.seconds == first.seconds
+
+
+def test_a_generator_goes_on_as_well(tmp_path):
+    checkpoint, generator = tmp_path / "run.pt", torch.Generator().manual_seed(3)
+    SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, callback=stop_at(7))
+    resumed = SOLVE(PROBLEM, **{**RATES, "random_state": generator}, checkpoint=checkpoint)
+    uninterrupted = torch.Generator().manual_seed(3)
+    assert_same(resumed, SOLVE(PROBLEM, **{**RATES, "random_state": uninterrupted}))
+    assert torch.equal(generator.get_state(), uninterrupted.get_state())
+
+
+@pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()], ids=["disk-full", "interrupt"])
+def test_a_torn_save_leaves_the_last_one(tmp_path, monkeypatch, error):
+    checkpoint, save = tmp_path / "run.pt", torch.save
+    SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, callback=stop_at(10))
+    whole = checkpoint.read_bytes()
+
+    def torn(obj, file):
+        save(obj, file)
+        file.truncate(100)
+        raise error
+
+    monkeypatch.setattr(torch, "save", torn)
+    with pytest.raises(type(error)):
+        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, checkpoint_every=1)
+    monkeypatch.undo()
+    assert checkpoint.read_bytes() == whole
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+    assert_same(SOLVE(PROBLEM, **RATES, checkpoint=checkpoint), SOLVE(PROBLEM, **RATES))
+
+
+def test_a_save_is_one_rename(tmp_path, monkeypatch):
+    """Until the new checkpoint takes the place of the last one, that is untouched."""
+    checkpoint = tmp_path / "run.pt"
+    SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, callback=stop_at(10))
+    whole, seen = checkpoint.read_bytes(), []
+
+    def rename(part, target):
+        saved = torch.load(part, weights_only=True)
+        seen.append((saved["run"]["counters"]["step"], target.read_bytes() == whole))
+        raise OSError("no rename")
+
+    monkeypatch.setattr(Path, "replace", rename)
+    with pytest.raises(OSError, match="no rename"):
+        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, checkpoint_every=4)
+    assert seen == [(12, True)]
+    assert checkpoint.read_bytes() == whole
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_what_a_killed_process_leaves_is_overwritten(tmp_path):
+    (tmp_path / "run.pt.part").write_bytes(b"half a checkpo")
+    assert_same(SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt"), SOLVE(PROBLEM, **RATES))
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_it_holds_data_alone(tmp_path):
+    """Which is what weights_only=True loads: no code runs when a checkpoint is opened."""
+    SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt")
+    saved = torch.load(tmp_path / "run.pt", weights_only=True)
+    assert saved["run"]["counters"]["step"] == RATES["steps"]
+
+
+OTHERS = {
+    "problem": ({}, {"problem": dataclasses.replace(PROBLEM, name="another")}),
+    "n": ({}, {"problem": exponential(n=13)[0]}),
+    "dim": ({}, {"problem": exponential(dim=2)[0]}),
+    "log": ({}, {"problem": exponential(log=True)[0]}),
+    "start": ({}, {"problem": dataclasses.replace(PROBLEM, start=PROBLEM.start + 1)}),
+    "inner and outer function": ({}, {"problem": dataclasses.replace(PROBLEM, outer=torch.log)}),
+    "method": ({}, {"method": "soap"}),
+    "outer_batch": ({}, {"outer_batch": 3}),
+    "inner_batch": ({}, {"inner_batch": 3}),
+    "lr": ({}, {"lr": 0.06}),
+    "beta": ({}, {"beta": 0.2}),
+    "gamma": ({"gamma": lambda step: 0.3}, {"gamma": lambda step: 0.3 if step < 39 else 0.1}),
+    "steps": ({}, {"steps": 41}),
+    "seed": ({}, {"random_state": 4}),
+    "record_every": ({}, {"record_every": 7}),
+    "regulariser": ({"regulariser": ElasticNet(0.1, 0.1)}, {"regulariser": ElasticNet(0.1, 0.2)}),
+    "projection": ({"projection": BALL}, {"projection": partial(project_ball, radius=1.3)}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_refuses_the_checkpoint_of_another_run(name, tmp_path):
+    checkpoint = tmp_path / "run.pt"
+    common, changed = OTHERS[name]
+    options = {"problem": PROBLEM, "method": "sox", **RATES, **common, "checkpoint": checkpoint}
+    SOLVE(**options, callback=stop_at(2))
+    before = checkpoint.read_bytes()
+    with pytest.raises(ValueError, match=f"run.pt belongs to another run: its {name} is .*, not "):
+        SOLVE(**{**options, **changed})
+    assert checkpoint.read_bytes() == before
+
+
+@pytest.mark.parametrize("stages", [STAGES[:2], [*STAGES[:2], dataclasses.replace(STAGES[2], steps=3)]])
+def test_refuses_other_stages(stages, tmp_path):
+    SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=tmp_path / "run.pt", callback=stop_at(2))
+    with pytest.raises(ValueError, match=r"belongs to another run: its (number of stages|steps)"):
+        SOLVE(PROBLEM, "sox-boost", stages=stages, checkpoint=tmp_path / "run.pt")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint"], ids=["empty", "text"])
+def test_refuses_other_files(content, tmp_path):
+    (tmp_path / "run.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"run.pt is not a checkpoint of fcco.solve"):
+        SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt")
+    assert (tmp_path / "run.pt").read_bytes() == content
+
+
+def test_refuses_the_weights_of_a_model(tmp_path):
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "run.pt")
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt")
+
+
+def test_float32(tmp_path):
+    double = least_squares()
+    problem = dataclasses.replace(
+        double,
+        start=double.start.float(),
+        optimum=None,
+        exact_inner=None,
+        inner=lambda w, rows, generator, batch: double.inner(w.double(), rows, generator, batch).float(),
+    )
+    SOLVE(problem, **RATES, checkpoint=tmp_path / "run.pt", callback=stop_at(11))
+    resumed = SOLVE(problem, **RATES, checkpoint=tmp_path / "run.pt")
+    assert resumed.weights.dtype == torch.float32
+    assert_same(resumed, SOLVE(problem, **RATES))

@@ -1,0 +1,75 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import fcco
+from fcco.cli import main
+from fcco.theory import Constants, complexities, convexifier, projected, sox, sox_boost
+
+SIZES = ["--n", "500", "--b1", "16", "--b2", "8", "--epsilon", "0.05"]
+GIVEN = {"n": 500, "outer_batch": 16, "inner_batch": 8, "epsilon": 0.05}
+CONSTANTS = Constants(c_f=1.0, l_f=0.25, c_g=1.0, l_g=1.0, sigma2=0.1, zeta2=1.0)
+
+
+def test_json_holds_what_the_theorems_say(capsys):
+    options = ["--l-f", "0.25", "--sigma2", "0.1", "--gap", "2", "--mu", "0.1", "--diameter", "3", "--radius", "4"]
+    assert main(["plan", *SIZES, *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["theorem_1"] == vars(sox(CONSTANTS, gap=2.0, **GIVEN))
+    assert found["theorem_2"]["stages"] == [vars(s) for s in sox_boost(CONSTANTS, gap=2.0, mu=0.1, **GIVEN)]
+    assert found["theorem_3"] == vars(projected(CONSTANTS, diameter=3.0, **GIVEN))
+    assert found["theorem_4"][0] == {"t": 0, "lr": 10.0, "gamma": pytest.approx(1 / (1 + 16 / 500))}
+    assert found["corollary"]["mu"] == convexifier(0.05, 4.0)
+    assert [row["samples"] for row in found["table_1"]] == [e.samples for e in complexities(mu=0.1, **GIVEN)]
+
+
+def test_the_table_names_every_method_and_what_is_missing(capsys):
+    assert main(["plan", *SIZES]) == 0
+    printed = capsys.readouterr().out
+    for text in ("Theorem 1, SOX", "BSGD", "SOAP", "MOAP", "NASA", "SOX-boost", "give --mu", "give --diameter"):
+        assert text in printed
+    assert "Theorem 2, SOX-boost" not in printed
+    assert max(map(len, printed.splitlines())) <= 130
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--epsilon", "0"], "fcco plan: epsilon must be positive and finite, got 0.0\n"),
+        (["--b1", "501"], "fcco plan: outer_batch must not exceed n = 500, got 501\n"),
+        (["--sigma2", "-1"], "fcco plan: sigma2 must be finite and not negative, got -1.0\n"),
+        (["--mu", "-1"], "fcco plan: mu must be positive and finite, got -1.0\n"),
+        (["--epsilon", "1e-200"], "epsilon is too small\n"),
+        (["--n", "2.5"], "invalid int value: '2.5'\n"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(capsys, options, message):
+    with pytest.raises(SystemExit) as refused:
+        main(["plan", *SIZES, *options])
+    assert refused.value.code == 2
+    assert capsys.readouterr().err.endswith(message)
+
+
+@pytest.mark.parametrize("arguments", [[], ["unknown"], ["plan"]])
+def test_an_incomplete_command(capsys, arguments):
+    with pytest.raises(SystemExit) as refused:
+        main(arguments)
+    assert refused.value.code == 2
+    assert "usage: fcco" in capsys.readouterr().err
+
+
+def test_help_has_examples_that_run(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    examples = [words[1:] for words in lines if words[:2] == ["fcco", "plan"]]
+    assert len(examples) == 3
+    for example in examples:
+        assert main(example) == 0
+
+
+def test_it_is_a_module_too():
+    printed = subprocess.run([sys.executable, "-m", "fcco", "--version"], capture_output=True, text=True, check=True)
+    assert printed.stdout == f"fcco {fcco.__version__}\n"

@@ -1,0 +1,149 @@
+import math
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from fcco.theory import Constants, convexifier, projected, sox_boost, strongly_convex
+
+PLAIN = Constants(c_f=1.0, l_f=1.0, c_g=1.0, l_g=1.0, sigma2=1.0, zeta2=1.0)
+SLACK = 1 + 1e-9
+
+
+def grid():
+    for c_f, l_f, c_g, sigma2, zeta2 in product((0.3, 2.0), (0.0, 0.1, 3.0), (0.5, 4.0), (0.0, 0.7), (0.0, 2.0)):
+        yield Constants(c_f=c_f, l_f=l_f, c_g=c_g, l_g=1.0, sigma2=sigma2, zeta2=zeta2)
+
+
+def derived(c, b2, smoothness):
+    c1 = math.sqrt(c.c_g**2 + c.zeta2 / b2)
+    c4 = min(1 / (4 * smoothness), 1 / (18 * c.l_f * c1 * c.c_g) if c.l_f else math.inf)
+    return c1, 2 * c.c_f**2 * (c.zeta2 + c.c_g**2), 40 * c.l_f**2 * c1**2 * c.sigma2, c4, 24 * c.l_f**2 * c1**2
+
+
+def test_the_stages_by_hand():
+    c = Constants(c_f=2.0, l_f=3.0, c_g=5.0, l_g=7.0, sigma2=11.0, zeta2=13.0)
+    n, b1, b2, mu = 100, 4, 6, 0.5
+    c1, c2, c3, c4, c5 = derived(c, b2, 2 * 7 + 25 * 3)
+    first = max(1.0, c4 * (2**2 * 5**2 + c5 * 11 / 6))
+    stages = sox_boost(c, n=n, outer_batch=b1, inner_batch=b2, epsilon=1e-3, gap=1.0, mu=mu)
+    assert c1 == math.sqrt(25 + 13 / 6)
+    assert len(stages) == math.ceil(math.log2(first / 1e-3))
+    for k, stage in enumerate(stages):
+        target = first / 2**k
+        lr = min(
+            mu * c4 * 4 * target / (6 * c2),
+            4 * target / (69 * c2),
+            mu * c4 * 24 * target / (10 * n * c3),
+            24 * target / (163 * n * c3),
+            3 * 4 * c4 / (25 * n),
+            2 * c4 / 7,
+        )
+        assert stage.lr == pytest.approx(lr)
+        assert stage.beta == pytest.approx(lr / c4)
+        assert stage.gamma == pytest.approx(5 * n * lr / (3 * 4 * c4))
+        assert stage.steps == math.ceil(max(12 / mu, 109 * c4) / stage.lr)
+
+
+@pytest.mark.parametrize(("n", "b1", "b2"), [(1, 1, 1), (40, 40, 3), (400, 7, 90)])
+@pytest.mark.parametrize("mu", [1e-3, 0.05])
+def test_every_stage_halves_both_errors(n, b1, b2, mu):
+    for c in grid():
+        c1, c2, c3, c4, c5 = derived(c, b2, c.smoothness)
+        stages = sox_boost(c, n=n, outer_batch=b1, inner_batch=b2, epsilon=0.01, gap=1.0, mu=mu)
+        target = max(1.0, c4 * (c.c_f**2 * c.c_g**2 + c5 * c.sigma2 / b2))
+        for s in stages:
+            assert s.beta <= 2 / 7 * SLACK
+            assert s.gamma <= min(1 / 5, 5 * n / (3 * b1) * s.beta) * SLACK
+            assert s.lr <= s.beta / (4 * c.smoothness) * SLACK
+            assert s.lr * 30 * c.l_f * n * c1 * c.c_g <= s.gamma * b1 * SLACK
+            # Theorem 1, from a gap and C_4 times an error of v and u of at most target each.
+            of_v, of_u = s.beta * c2 / min(b1, b2), s.gamma * c3 / b2
+            gradient2 = 4 * target / (s.lr * s.steps) + 2 * of_v + 2 * of_u
+            assert gradient2 / (2 * mu) <= target / 2 * SLACK
+            # The error contracts by 1 - 5/24 beta a step, and is fed by 25/36 beta |grad F|^2 and the noise.
+            error = 24 / 5 * (target / (c4 * s.beta * s.steps) + 25 / 36 * gradient2 + of_v + 2 * of_u)
+            assert error <= target / (2 * c4) * SLACK
+            target /= 2
+        assert target <= 0.01
+
+
+def test_the_contraction_that_the_stages_rest_on():
+    # Delta + W (1 - x/8) Xi with W = 24 L_f^2 C_1^2 and x = gamma B1 / n = 5/3 beta, at the largest step allowed.
+    for beta in (1e-4, 0.1, 2 / 7):
+        x = 5 / 3 * beta
+        feed = 4 / 4**2 + 10 * 24 * (5 / 3 / 30) ** 2 / (5 / 3)
+        assert 1 - beta + feed * beta <= 1 - 5 / 24 * beta
+        assert feed == pytest.approx(25 / 36)
+        assert (1 - x / 4) <= (1 - x / 8) * (1 - 5 / 24 * beta) * SLACK
+        assert 24 * x / 8 == pytest.approx(5 * beta)
+
+
+def test_a_good_start_has_one_stage():
+    assert len(sox_boost(PLAIN, n=4, outer_batch=2, inner_batch=2, epsilon=100.0, gap=0.0, mu=0.1)) == 1
+
+
+def test_the_order_of_theorem_2():
+    c = replace(PLAIN, sigma2=1e-4, zeta2=0.0, c_f=1e-3)
+
+    def last(**change):
+        sizes = {"n": 10**4, "outer_batch": 4, "inner_batch": 4, "epsilon": 1e-7, "gap": 1.0, "mu": 1e-3}
+        return sox_boost(c, **{**sizes, **change})[-1].steps
+
+    base = last()
+    assert last(epsilon=0.5e-7) / base == pytest.approx(2, rel=1e-3)
+    assert last(mu=0.5e-3) / base == pytest.approx(4, rel=1e-3)
+    assert last(n=2 * 10**4) / base == pytest.approx(2, rel=1e-3)
+    assert last(outer_batch=8) / base == pytest.approx(1 / 2, rel=1e-3)
+    assert last(inner_batch=8) / base == pytest.approx(1 / 2, rel=1e-3)
+
+
+def test_weight_decay_adds_to_the_smoothness():
+    sizes = {"n": 4, "outer_batch": 4, "inner_batch": 4, "epsilon": 100.0, "gap": 1.0, "mu": 0.5}
+    c = replace(PLAIN, l_f=0.0)
+    without, with_it = sox_boost(c, **sizes)[0], sox_boost(c, weight_decay=3.0, **sizes)[0]
+    assert without.lr / without.beta == 1 / (4 * 1)
+    assert with_it.lr / with_it.beta == 1 / (4 * (1 + 3))
+
+
+def test_the_corollary_costs_as_much_as_it_allows():
+    assert convexifier(0.3, 2.0) / 2 * 2.0**2 == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("n", "b1", "b2"), [(1, 1, 1), (40, 40, 3), (400, 7, 90)])
+@pytest.mark.parametrize("epsilon", [0.01, 3.0])
+def test_the_gap_of_theorem_3(n, b1, b2, epsilon):
+    d = 1.7
+    for c in grid():
+        got = projected(c, n=n, outer_batch=b1, inner_batch=b2, epsilon=epsilon, diameter=d)
+        eta, tau, steps = 1 / got.lr, 1 / got.gamma - 1, got.steps
+        v, slope = c.sigma2 / b2, math.sqrt(c.c_g**2 + c.zeta2 / b2)
+        terms = [
+            n * (c.c_f * c.c_g * d + c.l_f * v) / (b1 * steps),
+            n * c.c_f**2 * c.c_g * slope / (eta * b1),
+            tau * n * c.l_f * (c.c_g**2 * d**2 + v) / (2 * b1 * steps),
+            c.l_f * v / tau if tau else 0.0,
+            c.c_f**2 * c.c_g**2 / eta,
+            c.c_f**2 * (c.zeta2 + c.c_g**2) / (eta * min(b1, b2)),
+            eta * d**2 / (2 * steps),
+            b1 * c.l_f * c.c_g**2 * d**2 / (n * tau) if tau else 0.0,
+        ]
+        assert got.beta == 1
+        assert max(terms) <= epsilon / 8 * (1 + 1e-6)
+        # One of the first, third and seventh is met: not a step more than they need.
+        assert max(terms[0], terms[2], terms[6]) * steps / max(steps - 1, 0.5) > epsilon / 8 * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(("change", "exponent"), [({"epsilon": 0.5}, 2), ({"n": 2}, 1), ({"outer_batch": 2}, -1)])
+def test_the_order_of_theorem_3(change, exponent):
+    sizes = {"n": 10**6, "outer_batch": 8, "inner_batch": 8, "epsilon": 1e-3, "diameter": 1.0}
+    changed = {**sizes, **{name: type(sizes[name])(sizes[name] * factor) for name, factor in change.items()}}
+    assert projected(PLAIN, **changed).steps / projected(PLAIN, **sizes).steps == pytest.approx(2**exponent, rel=1e-3)
+
+
+@pytest.mark.parametrize("t", [0, 1, 17])
+def test_theorem_4(t):
+    schedule = strongly_convex(n=30, outer_batch=4, mu=0.2)
+    tau = 4 / 30 * (t + 1)
+    assert schedule.lr(t) == pytest.approx(1 / (0.2 * (t + 1)))
+    assert schedule.gamma(t) == pytest.approx(1 / (1 + tau))

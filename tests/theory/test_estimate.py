@@ -1,0 +1,66 @@
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from fcco.solvers import Problem, problems
+from fcco.theory import estimate_constants
+
+CASES = {
+    "nonconvex": lambda: problems.pseudo_huber(n=12, d=3, sigma=0.3, zeta=0.2),
+    "convex": lambda: problems.pseudo_huber("convex", n=12, d=3, c_f=2.0, l_f=0.7),
+    "strongly_convex": lambda: problems.pseudo_huber("strongly_convex", n=12, d=3, sigma=0.05, zeta=0.5),
+    "logistic": lambda: problems.invariant_logistic(n=60, d=3),
+    "logistic_l2": lambda: problems.invariant_logistic(n=60, d=3, l2=0.1),
+}
+# 2,000 samples: three standard errors of a sample variance are 3 sqrt(2 / 2000) = 10% at most (normal samples).
+SAMPLES, ERROR = 2000, 0.1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_estimates_are_below_the_known_constants_and_of_their_size(name):
+    problem = CASES[name]()
+    found = asdict(estimate_constants(problem, radius=problem.radius, points=8, rows=8, samples=SAMPLES))
+    for constant, known in asdict(problem.constants).items():
+        slack = 1 + (ERROR if constant in ("sigma2", "zeta2") else 1e-3)
+        assert known / 3 <= found[constant] <= known * slack + 1e-9, constant
+
+
+def test_a_large_inner_batch_stands_for_g_where_g_is_not_given():
+    problem = CASES["nonconvex"]()
+    exact = asdict(estimate_constants(problem, points=4, rows=3, samples=200))
+    sampled = asdict(estimate_constants(replace(problem, exact_inner=None), points=4, rows=3, samples=200))
+    assert sampled == pytest.approx(exact, rel=0.05)
+
+
+def test_log_space_is_left():
+    def logs(w, rows, generator, inner_batch):
+        return w[rows]
+
+    problem = Problem(n=2, inner=logs, outer=lambda u: 3 * u, start=torch.zeros(2), log=True, exact_inner=lambda w: w)
+    found = estimate_constants(problem, points=50, rows=2, samples=1, radius=1e-3)
+    # f(g) = 3 log g has the slope 3 and the curvature 3 at g = 1, and g = exp(w_i) those of exp at 0.
+    assert asdict(found) == pytest.approx(
+        {"c_f": 3.0, "l_f": 3.0, "c_g": 1.0, "l_g": 1.0, "sigma2": 0.0, "zeta2": 0.0}, rel=1e-2
+    )
+
+
+def test_many_dimensions_are_probed_at_random():
+    problem = problems.pseudo_huber(n=4, d=80, zeta=0.5, sigma=0.5)
+    found = estimate_constants(problem, points=1, rows=2, samples=500)
+    # A unit vector's square length from 64 normal probes: a standard error of sqrt(2 / 64) = 18%, three of them.
+    assert found.zeta2 == pytest.approx(0.25, rel=0.54)
+
+
+def test_the_same_seed_gives_the_same_constants():
+    problem = CASES["logistic"]()
+    first, second, other = (
+        estimate_constants(problem, points=2, rows=2, samples=20, random_state=seed) for seed in (1, 1, 2)
+    )
+    assert first == second != other
+
+
+@pytest.mark.parametrize("argument", ["points", "rows", "samples", "inner_batch", "radius"])
+def test_refusals(argument):
+    with pytest.raises(ValueError, match=f"{argument} must be .*got 0"):
+        estimate_constants(CASES["logistic"](), **{argument: 0})
