@@ -68,6 +68,7 @@ CASES = {
         {**RATES, "problem": FAR, "projection": partial(project_ball, radius=1.0)},
         "the start must be in the set that is projected on, and is 2.46 away from it",
     ),
+    "estimate-all": ({**RATES, "method": "moap", "estimate_all": True}, "estimate_all= is not for moap"),
     "projection-shape": ({**RATES, "projection": torch.Tensor.norm}, r"projection must map \[3\] to the same shape"),
     "projection-bad": ({**RATES, "projection": partial(project_ball, radius=-1.0)}, "radius must be a positive number"),
     "regulariser": ({"method": "strongly-convex", "steps": 3}, "strongly-convex needs regulariser=, such as"),

@@ -133,6 +133,29 @@ def test_counts(method):
     assert solution.history["seconds"] == sorted(solution.history["seconds"])
 
 
+def test_every_row_estimated_at_the_start():
+    """The table then has the estimates of a first draw, which a rate of next to nothing leaves as they are."""
+    problem, _ = exponential()
+    generator = torch.Generator().manual_seed(3)
+    estimates = problem.inner(problem.start, torch.arange(problem.n), generator, 2)
+    states = []
+    solution = fcco.solve(
+        problem,
+        outer_batch=4,
+        inner_batch=2,
+        steps=5,
+        lr=0.1,
+        beta=0.5,
+        gamma=1e-30,
+        estimate_all=True,
+        random_state=3,
+        callback=states.append,
+    )
+    torch.testing.assert_close(states[-1].table.u, estimates.reshape(-1))
+    assert int(states[-1].table.step) == 5
+    assert solution.inner_evaluations == (problem.n + 5 * 4) * 2
+
+
 def test_no_steps():
     solution = fcco.solve(PROBLEM, **{**RATES, "steps": 0})
     assert torch.equal(solution.weights, PROBLEM.start)

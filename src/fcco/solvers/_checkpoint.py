@@ -68,6 +68,7 @@ def identify(problem: Problem, plan: Plan, generator: torch.Generator, recorded:
         "outer_batch": plan.outer_batch,
         "inner_batch": plan.inner_batch,
         "pass_on": plan.pass_on,
+        "estimate_all": plan.estimate_all,
         "mu of the convexifier": plan.convexifier,
         "regulariser": repr(plan.regulariser),
         "projection": _some(plan.projection(problem.start + 1e6)) if plan.projection else None,

@@ -77,6 +77,7 @@ class Given:
     diameter: float | None
     projection: Projection | None
     regulariser: Regulariser | None
+    estimate_all: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ class Plan:
     pass_on: str = "last"
     projection: Projection | None = None
     regulariser: Regulariser | None = None
+    estimate_all: bool = False
     convexifier: float = 0.0
 
     @property
@@ -142,6 +144,8 @@ def _check_given(problem: Problem, name: str, given: Given) -> None:
     for argument, owner in _ONLY_FOR.items():
         if name != owner and getattr(given, argument) not in (None, "last"):
             raise ValueError(f"{argument}= is for {owner}, not for {name}")
+    if given.estimate_all and name == "moap":
+        raise ValueError("estimate_all= is not for moap, whose u starts from zero")
     if given.stages is not None and not len(given.stages):
         raise ValueError("stages must have at least one stage, got none")
     if given.regulariser is not None and not isinstance(given.regulariser, Regulariser):
@@ -237,6 +241,7 @@ def _plan(name: str, rule: Callable[[Gamma], Rule], stages: tuple[Stage, ...], g
         inner_batch=given.inner_batch,
         projection=given.projection,
         regulariser=given.regulariser,
+        estimate_all=given.estimate_all,
         **more,
     )
 

@@ -44,6 +44,8 @@ class Run:
         columns = ("step", "stage", "inner_evaluations", "seconds", *_MEASURED)
         self.history: History = {column: [] for column in columns}
         self._enter_stage(0)
+        if plan.estimate_all:
+            self._estimate_all()
 
     @property
     def finished(self) -> bool:
@@ -70,6 +72,16 @@ class Run:
         if self.stage_step == self.stage_steps:
             self._leave_stage()
         self.seconds += time.perf_counter() - begun
+
+    @torch.no_grad()
+    def _estimate_all(self) -> None:
+        rows = torch.arange(self.problem.n, device=self.weights.device)
+        inner = self.problem.inner(self.weights, rows, self.generator, self.plan.inner_batch)
+        table = self.loss_fn.table
+        table.promote(inner.dtype)
+        table.write(rows, inner.reshape(table.u.shape).to(table.u.dtype))
+        table.step.zero_()  # which counts the steps of the run
+        self.inner_evaluations += len(rows) * self.plan.inner_batch
 
     def _nearest(self, w: Tensor) -> Tensor:
         return self.plan.nearest(w, self.optimizer.param_groups[0]["lr"])

@@ -44,6 +44,7 @@ def solve(
     diameter: float | None = None,
     projection: Projection | None = None,
     regulariser: Regulariser | None = None,
+    estimate_all: bool = False,
     record_every: int | None = None,
     record_at: Iterable[int] | None = None,
     callback: Callback | None = None,
@@ -61,7 +62,8 @@ def solve(
         w^+ = \arg\min_{w \in \Omega} \langle v, w \rangle + R(w) + \tfrac{1}{2 \mathrm{lr}} \|w - w_t\|^2
 
     which is w - lr v where there is neither a set Omega nor a regulariser R. v starts at 0 and u_i at the first
-    estimate of g_i, when row i is first drawn (MOAP: at 0); the theorems have an estimate of every row at the start.
+    estimate of g_i, when row i is first drawn (MOAP: at 0); the theorems have an estimate of every row at the start, as
+    ``estimate_all`` has.
 
     =================== ===============================================================================================
     method              what it is
@@ -106,6 +108,7 @@ def solve(
         regulariser: R, by its proximal step; see :class:`fcco.projections.Regulariser`. With a projection as well, the
             step is P(prox(w)). That is the minimum above for the squared norm with any set, and for the elastic net
             with boxes and balls around 0.
+        estimate_all: estimate every row of u before the first step, for ``n * inner_batch`` samples.
         record_every: add to the history every so many steps, and at the end; by default at the start and the end only.
             F is computed exactly for it, where the problem can.
         record_at: the steps to add to the history instead, in any order.
@@ -153,6 +156,7 @@ def solve(
         diameter=diameter,
         projection=projection,
         regulariser=regulariser,
+        estimate_all=estimate_all,
     )
     plan = make_plan(problem, method, given)
     recorder = _Recorder.of(record_every, record_at)
