@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.io import arff  # type: ignore[import-untyped]
+from scipy.io import arff
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_svmlight_file
 from torch import Tensor
 
@@ -71,11 +71,65 @@ def binary(name: str) -> tuple[Tensor, Tensor]:
         with bz2.open(_path("ijcnn1/ijcnn1.tr.bz2")) as file:
             x, y = load_svmlight_file(io.BytesIO(b"".join(islice(file, 0, None, 7))))
         return standardised(x.toarray()), torch.tensor(y > 0).long()
+    values = _covtype()
+    return _covtype_features(values), torch.tensor(values[:, -1] == 5).long()
+
+
+@lru_cache
+def _covtype() -> np.ndarray:
+    """Every 29th row: ten quantities, four areas and forty soils as 0 and 1, and the class of the forest's cover."""
     with gzip.open(_path("covtype/covtype.data.gz"), "rt") as text:
-        values = np.array([line.split(",") for line in islice(text, 0, None, 29)], float)
+        return np.array([line.split(",") for line in islice(text, 0, None, 29)], float)
+
+
+def _covtype_features(values: np.ndarray) -> Tensor:
     # Of the binary columns many are rare: standardised, a few rows would have features of 100 and more.
-    x = torch.cat([standardised(values[:, :10]), torch.tensor(values[:, 10:-1], dtype=torch.float32)], 1)
-    return x, torch.tensor(values[:, -1] == 5).long()
+    return torch.cat([standardised(values[:, :10]), torch.tensor(values[:, 10:-1], dtype=torch.float32)], 1)
+
+
+@lru_cache
+def groups(name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, targets of 0 and 1, and groups.
+
+    "digits": whether a digit is odd, and which it is. "covtype": whether the cover is lodgepole pine; a group is an
+    area and an answer, of which the rarest has 0.6% of the rows.
+    """
+    if name == "digits":
+        x, digit = classes(name)
+        return x - x.mean(0), digit % 2, digit
+    values = _covtype()[::5]
+    pine = torch.tensor(values[:, -1] == 2).long()
+    group = 2 * torch.tensor(values[:, 10:14].argmax(1)) + pine
+    return _covtype_features(values), pine, torch.unique(group, return_inverse=True)[1]
+
+
+@lru_cache
+def few_shot(name: str) -> tuple[Tensor, Tensor]:
+    """Inputs [tasks, examples, d] and targets [tasks, examples] of many small regressions.
+
+    "digit pairs": one digit (1) against another (-1), 80 images of each. "covtype": the elevation from nine other
+    quantities, in 200 stretches of 100 rows, which are neighbouring land.
+    """
+    generator = torch.Generator().manual_seed(0)
+    if name == "digit pairs":
+        x, digit = classes("digits")
+        images = torch.stack([(x - x.mean(0))[digit == k][:80] for k in range(10)])
+        pairs = torch.cartesian_prod(torch.arange(10), torch.arange(10))
+        pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+        inputs, targets = images[pairs].flatten(1, 2), torch.tensor([1.0, -1.0]).repeat_interleave(80).repeat(90, 1)
+    else:
+        values = standardised(_covtype()[:20000, :10]).view(200, 100, 10)
+        inputs, targets = values[..., 1:], values[..., 0]
+    order = torch.randperm(inputs.shape[1], generator=generator)
+    return inputs[:, order], targets[:, order]
+
+
+@lru_cache
+def retrieval(name: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], int]:
+    """Features and labels of queries, those of a memory, and how many labels there are: either half of the data."""
+    x, y = classes("digits") if name == "digits" else bigrams()
+    x = x - x.mean(0)
+    return (x[::2], y[::2]), (x[1::2], y[1::2]), 10 if name == "digits" else 1000
 
 
 @lru_cache

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain
 from typing import Any
 
 import _data as data
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from _task import Setting, Task, sampled, shuffled
+from torch import Tensor, nn
 
 import fcco
 import fcco.functional as exact
 from fcco import losses
-
-Batches = Iterator[Tensor]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A column: a rule, and how the own term is estimated; "in-batch" is the loss that practitioners use."""
-
-    name: str
-
-    @property
-    def own_term(self) -> dict[str, str]:
-        """As an option of the losses that have one."""
-        last = self.name.split()[-1]
-        return {"own_term": "sampled" if last == "in-batch" else last}
-
-    def rule(self, steps: int) -> fcco.Rule:
-        """Cosine: from 1 to the final gamma over the first half of the run."""
-        kind, *rest = self.name.split()
-        if kind in ("in-batch", "BSGD"):
-            return fcco.BSGD()
-        gamma: Any = float(rest[1] if rest[0] == "cos" else rest[0])
-        if rest[0] == "cos":
-            gamma = fcco.schedules.Cosine(gamma, max(steps // 2, 1))
-        return fcco.SOX(gamma) if kind == "SOX" else fcco.SOAP(gamma)
-
 
 RULES = ("SOX .1", "SOX .3", "SOX .5", "SOAP .1", "SOAP .5", "SOAP .7", "SOAP .9", "SOAP cos .5")
 ALONE = tuple(map(Setting, ("in-batch", *RULES)))
@@ -52,36 +27,6 @@ WITH_OWN_TERM = tuple(
         ("in-batch", "BSGD exact", *(f"{rule} exact" for rule in RULES[:-1]), *(f"{rule} sampled" for rule in SAMPLED)),
     )
 )
-
-
-@dataclass(frozen=True)
-class Task:
-    """What it takes to train a model on an objective, and to say how far it is from the minimum."""
-
-    start: Tensor
-    batches: Callable[[int, int, int], Batches]  # size, passes, seed
-    loss: Callable[[Setting, int], Callable[..., Tensor]]  # setting, steps
-    step: Callable[..., Tensor]  # loss, weights, rows, generator
-    exact: Callable[[Tensor], Tensor]  # of weights in float64
-    penalty: float = 0.0
-
-    def objective(self, w: Tensor) -> Tensor:
-        """The exact objective, with the penalty on w."""
-        return self.exact(w) + self.penalty / 2 * w.square().sum()
-
-
-def shuffled(n: int, size: int, passes: int, seed: int) -> Batches:
-    """Batches as everybody draws them: a permutation a pass, without its short end."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(passes):
-        rows = torch.randperm(n, generator=generator)
-        yield from rows[: n // size * size].view(-1, size)
-
-
-def sampled(make: Callable[..., Any], size: int, passes: int, seed: int) -> Batches:
-    """Batches of a sampler of :mod:`fcco.data`; a pass is one over the outer rows."""
-    sampler = make(size, seed=seed)
-    return (torch.tensor(rows) for rows in chain.from_iterable(sampler for _ in range(passes)))
 
 
 def cox(name: str) -> Task:
@@ -211,26 +156,120 @@ def softmax(name: str) -> Task:
 
 
 def contrastive(name: str) -> Task:
-    """Two views of every image, each with noise of its own that is drawn once."""
+    """Two views of every image, each with noise of its own that is drawn once; or its upper and its lower half."""
     x = data.classes("digits")[0][::2]
-    n, d = x.shape
+    (n, d), mode = x.shape, "two_views"
+    x = x - x.mean(0)
     generator = torch.Generator().manual_seed(0)
-    first, second = (x + 0.1 * torch.randn(n, d, generator=generator) for _ in range(2))
-    first, second = first - x.mean(0), second - x.mean(0)
-    start = torch.randn(d, 16, generator=generator) / math.sqrt(d)
+    if name == "digit halves":  # each half is a modality, with a map of its own
+        mode = "cross_modal"
+        first, second = x[:, : d // 2], x[:, d // 2 :]
+    else:
+        first, second = (x + 0.1 * torch.randn(n, d, generator=generator) for _ in range(2))
+    options: dict[str, Any] = {"mode": mode, "include_positive": name == "digits, positive included"}
 
     def build(setting: Setting, steps: int) -> Any:
         if setting.name == "in-batch":  # InfoNCE: the positive is a candidate like those of the batch
-            return losses.ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())
-        return losses.ContrastiveLoss(n, rule=setting.rule(steps))
+            return losses.ContrastiveLoss(n, mode=mode, include_positive=True, own_term="sampled", rule=fcco.BSGD())
+        own_term: dict[str, Any] = {**setting.own_term} if options["include_positive"] else {}
+        return losses.ContrastiveLoss(n, rule=setting.rule(steps), **options, **own_term)
+
+    def embed(w: Tensor, rows: Any = slice(None)) -> tuple[Tensor, Tensor]:
+        return first[rows].to(w) @ w[: first.shape[1]], second[rows].to(w) @ w[-second.shape[1] :]
+
+    return Task(
+        start=torch.randn(d, 16, generator=generator) / math.sqrt(d),
+        batches=partial(shuffled, n),
+        loss=build,
+        step=lambda loss, w, rows, _: loss(*embed(w, rows), rows),
+        exact=lambda w: exact.contrastive_loss(*embed(w), **options),
+        penalty=1e-4,
+    )
+
+
+def latent_variable(name: str) -> Task:
+    """Retrieve an example z from a memory, and predict its label, or with probability .1 any.
+
+    The log weight is E(x)·E(z), with a linear E; as many z as examples in the batch are drawn for the whole batch.
+    """
+    (x, y), (z, label), n_labels = data.retrieval(name)
+    n, d = x.shape
+    copied, other = math.log(0.9 + 0.1 / n_labels), math.log(0.1 / n_labels)
+
+    def score(w: Tensor, rows: Any, retrieved: Any) -> tuple[Tensor, Tensor]:
+        log_weight = (x[rows].to(w) @ w) @ (z[retrieved].to(w) @ w).T
+        same = y[rows].unsqueeze(1) == label[retrieved]
+        return torch.where(same, log_weight.new_tensor(copied), other), log_weight
+
+    def step(loss: Callable[..., Tensor], w: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        return loss(*score(w, rows, torch.randint(len(z), (len(rows),), generator=generator)), rows)
+
+    return Task(
+        start=torch.randn(d, 16, generator=torch.Generator().manual_seed(0)) / math.sqrt(d),
+        batches=partial(shuffled, n),
+        loss=lambda setting, steps: losses.LatentVariableLoss(n, setting.rule(steps)),
+        step=step,
+        exact=lambda w: exact.latent_variable_loss(*score(w, slice(None), slice(None))),
+        penalty=1e-4,
+    )
+
+
+class _Network(nn.Module):
+    """From d inputs by 16 hidden units to one output; its weights are one vector."""
+
+    def __init__(self, w: Tensor) -> None:
+        super().__init__()
+        self.w = w if isinstance(w, nn.Parameter) else nn.Parameter(w)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, bias, last, offset = self.w.split([x.shape[-1] * 16, 16, 16, 1])
+        return torch.tanh(x @ first.view(-1, 16) + bias) @ last + offset
+
+
+def maml(name: str) -> Task:
+    """Five examples of a task to adapt to and five to be judged by, from either half of what it has; α = .1."""
+    x, y = data.few_shot(name)
+    n, examples, d = x.shape
+    half = examples // 2
+    generator = torch.Generator().manual_seed(0)
+    start = torch.cat([torch.randn(d * 16, generator=generator) / math.sqrt(d), torch.zeros(16)])
+    start = torch.cat([start, torch.randn(16, generator=generator) / 4, torch.zeros(1)])
+
+    def step(loss: Callable[..., Tensor], w: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = torch.rand(2, len(rows), half, generator=generator).argsort(2)[..., :5]
+        support, query = ((x[rows[:, None], k], y[rows[:, None], k]) for k in (drawn[0], drawn[1] + half))
+        return loss(_Network(w), support, query, rows)
+
+    def objective(w: Tensor) -> Tensor:
+        support, query = ((x[:, part].to(w), y[:, part].to(w)) for part in (slice(half), slice(half, None)))
+        return exact.maml_loss(_Network(w), support, query, lr=0.1)
 
     return Task(
         start=start,
         batches=partial(shuffled, n),
-        loss=build,
-        step=lambda loss, w, rows, _: loss(first[rows] @ w, second[rows] @ w, rows),
-        exact=lambda w: exact.contrastive_loss(first.double() @ w, second.double() @ w),
+        loss=lambda setting, steps: losses.MAMLLoss(n, len(start), 0.1, rule=setting.rule(steps)),
+        step=step,
+        exact=objective,
         penalty=1e-4,
+    )
+
+
+def group_dro(name: str) -> Task:
+    """Logistic regression; the name ends with the temperature."""
+    data_name, temperature = name.split(", τ ")
+    x, y, group = data.groups(data_name)
+    tau = {"temperature": float(temperature)}
+
+    def losses_at(w: Tensor, rows: Any = slice(None)) -> Tensor:
+        return F.binary_cross_entropy_with_logits(x[rows].to(w) @ w, y[rows].to(w), reduction="none")
+
+    return Task(
+        start=torch.zeros(x.shape[1]),
+        batches=partial(shuffled, len(x)),
+        loss=lambda setting, steps: losses.GroupDROLoss.from_targets(group, rule=setting.rule(steps), **tau),
+        step=lambda loss, w, rows, _: loss(losses_at(w, rows), group[rows]),
+        exact=lambda w: exact.group_dro_loss(losses_at(w), group, **tau),
+        penalty=1e-3,
     )
 
 
@@ -283,6 +322,8 @@ CONTRASTIVE = (Setting("in-batch"), Setting("BSGD"), *ALONE[1:])
 BREAST = _at("breast cancer", (8, 10), (16, 20), (64, 40))
 ITEMS = _at("lambdarank, 8 items", (16, 5), (64, 10), (64, 20)) + _at("lambdarank, whole lists", (64, 10))
 PATIENTS = _at("diabetes, 8 items", (16, 10), (64, 40))
+PAIRS = _at("digit pairs", (8, 20), (16, 40))
+DIGITS = _at("digits, τ 1", (8, 5), (64, 20)) + _at("digits, τ 0.1", (16, 20))
 
 OBJECTIVES = {
     "cox": Objective(
@@ -319,7 +360,14 @@ OBJECTIVES = {
     "list_mle": Objective(list_mle, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
     "ndcg": Objective(ndcg, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
     "softmax": Objective(softmax, WITH_OWN_TERM, _at("bigrams", (8, 2), (16, 5), (64, 10), (64, 20))),
-    "contrastive": Objective(contrastive, CONTRASTIVE, _at("digits", (16, 10), (32, 20), (64, 10), (64, 40))),
+    "contrastive": Objective(
+        contrastive,
+        CONTRASTIVE,
+        _at("digits", (16, 10), (32, 20), (64, 10), (64, 40)) + _at("digit halves", (16, 10), (64, 10), (64, 40)),
+    ),
+    "contrastive_with_positive": Objective(
+        contrastive, WITH_OWN_TERM, _at("digits, positive included", (16, 10), (64, 10), (64, 40))
+    ),
     "partial_auc": Objective(
         partial_auc,
         ALONE,
@@ -328,4 +376,23 @@ OBJECTIVES = {
         BREAST,
     ),
     "invariant_logistic": Objective(invariant_logistic, ALONE, _at("breast cancer", (8, 5), (16, 20), (64, 40))),
+    "latent_variable": Objective(
+        latent_variable,
+        ALONE,
+        _at("digits", (8, 10), (16, 20), (64, 20)) + _at("bigrams", (8, 2), (16, 10), (64, 40)),
+    ),
+    "maml": Objective(
+        maml,
+        ALONE,
+        PAIRS + _at("covtype", (8, 10), (16, 40), (64, 40)),
+        "covtype/covtype.data.gz",
+        PAIRS,
+    ),
+    "group_dro": Objective(
+        group_dro,
+        ALONE,
+        DIGITS + _at("covtype, τ 1", (16, 5)) + _at("covtype, τ 0.1", (8, 2), (64, 20)),
+        "covtype/covtype.data.gz",
+        DIGITS,
+    ),
 }

@@ -29,8 +29,9 @@ from statistics import geometric_mean, mean, stdev
 from typing import Any, NamedTuple
 
 import torch
-from _tasks import OBJECTIVES, Objective, Setting, Task, task
-from torch import Tensor
+from _task import Setting, Task
+from _tasks import OBJECTIVES, Objective, task
+from torch import Tensor, nn
 
 import fcco
 
@@ -92,7 +93,7 @@ def train(row: Row, setting: Setting, lr: float, seed: int) -> float:
     problem, plan = task(row.objective, row.data), batches(row, seed)
     generator = torch.Generator().manual_seed(seed)
     loss_fn = problem.loss(setting, len(plan))
-    w = problem.start.clone().requires_grad_()
+    w = nn.Parameter(problem.start.clone())
     optimizer = fcco.optim.MovingAverageSGD([w], lr=lr, beta=BETA, weight_decay=problem.penalty)
     for t, rows in enumerate(plan):
         optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * t / len(plan))) / 2
@@ -112,7 +113,7 @@ def train(row: Row, setting: Setting, lr: float, seed: int) -> float:
 
 def minimum(problem: Task, iterations: int) -> float:
     """By L-BFGS on all data; of objectives that are not convex, the one that it finds from the same start."""
-    w = problem.start.double().requires_grad_()
+    w = nn.Parameter(problem.start.double())
     optimizer = torch.optim.LBFGS(
         [w],
         max_iter=iterations,

@@ -270,9 +270,9 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "error", "message"),
         [
-            ({"n": 0}, ValueError, "n must be a positive integer, got 0"),
+            ({"n": 0}, ValueError, "n must be at least 1, got 0"),
             ({"n": 2.5}, TypeError, "n must be an integer, got 2.5"),
-            ({"n": 3, "dim": -1}, ValueError, "dim must be a positive integer, got -1"),
+            ({"n": 3, "dim": -1}, ValueError, "dim must be at least 1, got -1"),
             ({"n": 3, "rule": fcco.SOX}, TypeError, "rule must be an instance"),
             ({"n": 3, "rule": fcco.SCENT()}, ValueError, "SCENT is defined for log=True only"),
             ({"n": 3, "rule": fcco.MSVR(), "log": True}, ValueError, "MSVR is defined for log=False only"),

@@ -8,6 +8,7 @@ the device.
 from __future__ import annotations
 
 import math
+import operator
 from numbers import Real
 from typing import Any
 
@@ -25,6 +26,19 @@ def reads_are_free(tensor: Tensor) -> bool:
 
 def shape_of(tensor: Tensor) -> str:
     return str(list(tensor.shape))
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """``value`` as an int; refuses what is none, or less than ``least``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+    return number
 
 
 def check_inner(inner: Any, dim: int, name: str = "inner") -> Tensor:

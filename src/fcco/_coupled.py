@@ -11,11 +11,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import as_index, check_finite, check_inner, check_rows, check_weight, reads_are_free, shape_of
+from fcco._checks import (
+    as_index,
+    check_finite,
+    check_inner,
+    check_rows,
+    check_weight,
+    reads_are_free,
+    shape_of,
+    whole_number,
+)
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import BSGD, SOAP, SOX, Batch, Rule, is_per_row
 from fcco._space import LOG_ARRAYS, PLAIN_ARRAYS, Array, Rate, as_column
-from fcco._table import InnerTable, positive_int
+from fcco._table import InnerTable
 
 Outer = Callable[..., Tensor]
 
@@ -124,7 +133,7 @@ class CoupledLoss(nn.Module):
         self.init = _resolve_init(init, rule, log)
         self.table = InnerTable(n, dim, log, visits=is_per_row(rule.rate), decays=rule.decays)
         self.n, self.dim, self.log = self.table.n, self.table.dim, self.table.log
-        self.n_outer = self.n if n_outer is None else positive_int("n_outer", n_outer)
+        self.n_outer = self.n if n_outer is None else whole_number("n_outer", n_outer)
         self._outer_takes_index = takes_index(outer)
 
     def extra_repr(self) -> str:

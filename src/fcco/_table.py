@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,21 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import reads_are_free
+from fcco._checks import reads_are_free, whole_number
 from fcco._space import LOG, PLAIN, Array, Rate, Space, as_column
 
 # exp of this is 0 in every dtype, while differences of it stay numbers, which -inf (gamma = 1) would not.
 _LOG_OF_NOTHING = -1e5
-
-
-def positive_int(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None
-    if number < 1 or isinstance(value, bool):
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
-    return number
 
 
 class InnerTable(nn.Module):
@@ -72,8 +61,8 @@ class InnerTable(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        self.n = positive_int("n", n)
-        self.dim = positive_int("dim", dim)
+        self.n = whole_number("n", n)
+        self.dim = whole_number("dim", dim)
         self.log = bool(log)
         self.space: Space = LOG if log else PLAIN
         self.decays = decays

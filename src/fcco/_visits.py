@@ -12,20 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from fcco._checks import whole_number
+
 Ints = NDArray[np.int64]
 
 
 def first_given(*values: int | None) -> int:
     """The first that is given."""
     return next(value for value in values if value is not None)
-
-
-def whole_number(name: str, value: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value!r}")
-    return int(value)
 
 
 def half(batch: int, positives: int | None, negatives: int | None) -> int:
@@ -53,7 +47,7 @@ def vector(name: str, values: Any) -> NDArray[Any]:
         missing = ~np.isfinite(array)
     if missing.any():
         place = int(np.argmax(missing))
-        raise ValueError(f"{name}[{place}] is {array[place]!r}, neither a finite number nor a string")
+        raise ValueError(f"{name}[{place}] is {array.tolist()[place]!r}, neither a finite number nor a string")
     return np.array(array.tolist()) if array.dtype == object else array
 
 

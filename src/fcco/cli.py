@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Sequence
 
 import fcco
+from fcco.reproduce import _command as _reproduce
 from fcco.theory import _plan
 
-COMMANDS = (_plan,)
+COMMANDS = (_plan, _reproduce)
 
 
 def parser() -> argparse.ArgumentParser:

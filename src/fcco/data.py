@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset
 
+from fcco._checks import whole_number
 from fcco._visits import (
     Pool,
     VisitSampler,
@@ -33,7 +34,6 @@ from fcco._visits import (
     relevant_rows,
     rows_by_class,
     vector,
-    whole_number,
 )
 
 __all__ = [

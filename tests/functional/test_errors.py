@@ -76,7 +76,7 @@ WRONG = [
     (F.average_precision_loss, (H, Y), {"margin": 0.0}, ValueError, "surrogate squared_hinge is 0.0 at 0"),
     (F.average_precision_loss, (H, Y), {"margin": None}, TypeError, "margin must be a number, got NoneType"),
     (F.average_precision_loss, (H, Y), {"chunk": 0}, ValueError, "chunk must be at least 1, got 0"),
-    (F.average_precision_loss, (H, Y), {"chunk": 1.5}, TypeError, "chunk must be an int or None, got float"),
+    (F.average_precision_loss, (H, Y), {"chunk": 1.5}, TypeError, "chunk must be an integer, got 1.5"),
     (F.average_precision_loss, (H, Y), {"surrogate": torch.sum}, ValueError, "surrogate sum must be elementwise"),
     (F.p_norm_push_loss, (H, Y), {"p": 0.5}, ValueError, "p must be finite and at least 1, got 0.5"),
     (F.p_norm_push_loss, (H, Y), {"p": math.nan}, ValueError, "p must be finite and at least 1, got nan"),

@@ -84,7 +84,7 @@ class Case:
         """The loss for this population."""
         floats, others = population
         options = {**self.options, **options, **({} if rule is None else {"rule": rule})}
-        if not self.indexed:
+        if not self.indexed and self.known is None:
             return self.loss(int(others[0].max()) + 1, **options)
         if self.loss is losses.SoftmaxLoss:
             options["n_classes"] = floats[1].shape[1] + 1
@@ -145,6 +145,7 @@ CONTRASTIVE = Case(
 )
 INVARIANT = Case(losses.InvariantLogisticLoss, observations, functional.invariant_logistic_loss)
 GROUP_DRO = Case(losses.GroupDROLoss, grouped, functional.group_dro_loss, indexed=False, exact_options=("temperature",))
+GROUP_DRO_AT_RANDOM = replace(GROUP_DRO, known=(0,))
 
 DEFAULTS = [
     AP,
@@ -160,6 +161,7 @@ DEFAULTS = [
     CONTRASTIVE,
     INVARIANT,
     GROUP_DRO,
+    GROUP_DRO_AT_RANDOM,
 ]
 OWN_TERMS = [
     case.with_options(own_term=own_term)

@@ -155,12 +155,52 @@ class TestTargets:
         check_raises(case, lambda values: [*values, log_q.double()], ValueError, "log_q")
 
 
+OVERFLOWS = {
+    losses.AveragePrecisionLoss: r"scores\[\d\] leads to an inner estimate of (inf|nan)",
+    losses.PartialAUCLoss: r"scores\[\d\] leads to an inner estimate of (inf|nan)",
+    losses.NDCGLoss: r"scores\[\d\] leads to an inner estimate of (inf|nan)",
+    losses.NCALoss: r"the squared length of embeddings\[\d\] is inf",
+}
+
+
+@pytest.mark.parametrize("loss", OVERFLOWS, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("training", [True, False])
+def test_what_overflows_is_called_by_its_name(loss, training):
+    """Finite themselves, their squares are not. The table keeps what it holds."""
+    case = BY_LOSS[loss]
+    population = case.population(scale=1e30, dtype=torch.float32)
+    loss_fn = case.make(population).train(training)
+    with pytest.raises(ValueError, match=OVERFLOWS[loss]):
+        case.call(loss_fn, population)
+    assert not loss_fn.table.visits.any()
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (
+            losses.SoftmaxLoss,
+            (torch.tensor([-3e38]), torch.tensor([[3e38]])),
+            r"sampled_logits\[0\] leads to an inner estimate of (inf|nan)",
+        ),
+        (
+            losses.InvariantLogisticLoss,
+            (torch.full((1, 2), 3e38), torch.tensor([1])),
+            r"scores\[0\] leads to an inner estimate of (inf|nan)",
+        ),
+    ],
+)
+def test_what_overflows_elsewhere(make, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make(1)(*arguments, torch.tensor([0]))
+
+
 class TestConstructors:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
             (lambda: losses.AveragePrecisionLoss(5, 6), "n_pos cannot exceed n = 5, got 6"),
-            (lambda: losses.AveragePrecisionLoss(5, 0), "n_pos must be a positive integer"),
+            (lambda: losses.AveragePrecisionLoss(5, 0), "n_pos must be at least 1"),
             (lambda: losses.AveragePrecisionLoss(5, 2, margin=0.0), "surrogate squared_hinge is 0.0 at 0"),
             (lambda: losses.AveragePrecisionLoss(5, 2, margin=-1.0), "margin"),
             (lambda: losses.AveragePrecisionLoss(5, 2, surrogate="hingy"), "surrogate must be callable or one of"),
@@ -168,11 +208,14 @@ class TestConstructors:
             (lambda: losses.PNormPushLoss(5, p=0.5), "p must be finite and at least 1"),
             (lambda: losses.PartialAUCLoss(5, temperature=0.0), "temperature must be finite and above 0"),
             (lambda: losses.CoxLoss(5, 6), "n_events cannot exceed n = 5, got 6"),
-            (lambda: losses.CoxLoss.from_targets([0, 0]), "n_events must be a positive integer"),
+            (lambda: losses.CoxLoss.from_targets([0, 0]), "n_events must be at least 1"),
             (lambda: losses.CoxLoss.from_targets([0, 2]), r"event\[1\] is 2"),
             (lambda: losses.NCALoss(5, [2, 2]), "class_sizes must be counts that add up to n = 5"),
             (lambda: losses.NCALoss(5, [2.5, 2.5]), "class_sizes must be counts"),
             (lambda: losses.NCALoss.from_targets([-1, 0]), "labels must be"),
+            (lambda: losses.GroupDROLoss.from_targets([0.5, 1]), "group must be"),
+            (lambda: losses.GroupDROLoss.from_targets([0, 2]), r"group_sizes must be 3 counts.*got \[1, 0, 1\]"),
+            (lambda: losses.GroupDROLoss(3, group_sizes=[1, 2]), r"group_sizes must be 3 counts.*got \[1, 2\]"),
             (lambda: losses.ContrastiveLoss(5, mode="both"), "mode must be one of"),
             (lambda: losses.ContrastiveLoss(5, temperature=-1.0), "temperature must be finite and above 0"),
             (lambda: losses.SoftmaxLoss(5, n_classes=1), "n_classes must be at least 2"),

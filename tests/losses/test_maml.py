@@ -137,6 +137,7 @@ def test_float32():
     torch.testing.assert_close(loss, functional.maml_loss(model, support, query, lr=0.1))
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.4."), reason="cannot trace functional_call within vmap")
 def test_one_graph_that_equals_eager():
     torch._dynamo.reset()
     model, (support, query) = make_model(torch.float32), tasks(dtype=torch.float32)
@@ -182,7 +183,7 @@ class TestErrors:
     def test_data_that_is_not_finite(self):
         (x, y), _ = tasks()
         x[2, 0, 0] = torch.nan
-        self.check(r"inner\[2, \d+\] is nan", support=(x, y))
+        self.check(r"support\[2\] leads to an inner estimate of nan", support=(x, y))
 
     def test_step_size(self):
         with pytest.raises(ValueError, match="lr must be finite and above 0"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fcco
+from fcco import losses
 from losses.cases import AP, CONTRASTIVE, COX, LATENT, LIST_MLE, LIST_NET, NCA, NDCG, PARTIAL_AUC, PUSH, SOFTMAX
 
 N = 9
@@ -277,3 +278,35 @@ class TestSampledOwnTerm:
         others = (ratios.sum(1, keepdim=True) - 1) / 2
         wanted = exact[relevant] + (3 - counts[1]) / counts[1] * (1 - others)
         torch.testing.assert_close(mean[relevant], wanted, rtol=1e-12, atol=1e-13)
+
+
+class TestGroups:
+    """The gradient of group DRO, whose soft maximum is known from the table: Σ p_k ∇g_k on the average."""
+
+    GROUP = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2])
+    KNOWN = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+
+    def mean_gradient(self, loss_fn, batches):
+        values = torch.ones(N, dtype=torch.float64, requires_grad=True)
+        loss_fn = loss_fn.double()
+        loss_fn.table.write(None, self.KNOWN)
+        for rows in batches:
+            copy.deepcopy(loss_fn)(values[rows], self.GROUP[rows]).backward()
+        return values.grad / len(batches)
+
+    def wanted(self):
+        share = (self.KNOWN / 0.7).softmax(0)
+        return (share / self.GROUP.bincount())[self.GROUP]
+
+    @pytest.mark.parametrize("size", [1, 2, 4, 8, 9])
+    def test_batches_at_random(self, size):
+        """Where all groups at hand are scaled alike, the rarest group's gradient is up to 3 times too small."""
+        loss_fn = losses.GroupDROLoss.from_targets(self.GROUP, temperature=0.7, rule=fcco.SOX(0.1))
+        torch.testing.assert_close(self.mean_gradient(loss_fn, subsets(size)), self.wanted(), rtol=1e-12, atol=0)
+
+    def test_batches_with_two_groups_each(self):
+        """All pairs of groups come equally often, and of each pair all members."""
+        batches = [[i, j] for i in range(5) for j in (5, 6, 7)]
+        batches += [[i, 8] for i in range(5) for _ in range(3)] + [[j, 8] for j in (5, 6, 7) for _ in range(5)]
+        loss_fn = losses.GroupDROLoss(3, temperature=0.7, rule=fcco.SOX(0.1))
+        torch.testing.assert_close(self.mean_gradient(loss_fn, batches), self.wanted(), rtol=1e-12, atol=0)

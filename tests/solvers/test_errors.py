@@ -118,7 +118,7 @@ def test_divergence_says_where():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"n": 0}, ValueError, "n must be a positive integer, got 0"),
+        ({"n": 0}, ValueError, "n must be at least 1, got 0"),
         ({"dim": 1.5}, TypeError, "dim must be an integer, got 1.5"),
         ({"inner": 3}, TypeError, "inner must be callable, got 3"),
         ({"outer": None}, TypeError, "outer must be callable, got None"),

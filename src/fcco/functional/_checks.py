@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fcco._checks import reads_are_free, shape_of
+from fcco._checks import reads_are_free, shape_of, whole_number
 
 
-def _refuse(name: str, values: Tensor, bad: Tensor, wanted: str) -> None:
+def refuse_where(name: str, values: Tensor, bad: Tensor, wanted: str) -> None:
     """Raise for the first position where ``bad`` holds, if there is one; without looking where that would cost."""
     if not reads_are_free(bad):
         torch._assert_async(~bad.any(), f"{name} has a value that is {wanted}")
@@ -42,9 +42,9 @@ def check_floats(tensor: Any, name: str, shape: str = "[n]", *, zero_weight: boo
         raise ValueError(f"{name} is empty: its shape is {shape_of(tensor)}")
     values = tensor.detach()
     if zero_weight:
-        _refuse(name, values, ~(values < math.inf), "neither a finite number nor -inf")
+        refuse_where(name, values, ~(values < math.inf), "neither a finite number nor -inf")
     else:
-        _refuse(name, values, ~values.isfinite(), "not a finite number")
+        refuse_where(name, values, ~values.isfinite(), "not a finite number")
 
 
 def check_same(tensor: Tensor, name: str, like: Tensor, like_name: str) -> None:
@@ -80,11 +80,11 @@ def as_mask(values: Any, name: str, like: Tensor, like_name: str, *, signs: bool
         values = values.long()  # 255 of uint8 compares equal to -1
     zero, minus = values == 0, values == -1
     if not signs:
-        _refuse(name, values, ~(zero | (values == 1)), "neither 0 nor 1")
+        refuse_where(name, values, ~(zero | (values == 1)), "neither 0 nor 1")
         return values == 1
-    _refuse(name, values, ~(zero | minus | (values == 1)), "none of 0, 1 and -1")
+    refuse_where(name, values, ~(zero | minus | (values == 1)), "none of 0, 1 and -1")
     if bool(minus.any()):
-        _refuse(name, values, zero, "where others are -1: use either 0 and 1, or -1 and 1")
+        refuse_where(name, values, zero, "where others are -1: use either 0 and 1, or -1 and 1")
     return values == 1
 
 
@@ -108,13 +108,13 @@ def check_relevance(relevance: Any, like: Tensor, like_name: str, *, signed: boo
     if relevance.is_complex():
         raise TypeError(f"relevance must be of a real dtype, got {relevance.dtype}")
     if relevance.is_floating_point():
-        _refuse("relevance", relevance, ~relevance.isfinite(), "not a finite number")
+        refuse_where("relevance", relevance, ~relevance.isfinite(), "not a finite number")
     if not signed:
-        _refuse("relevance", relevance, relevance < 0, "negative")
+        refuse_where("relevance", relevance, relevance < 0, "negative")
 
 
 def check_gain(gain: Tensor, relevance: Tensor) -> None:
-    _refuse("relevance", relevance, gain.isinf(), "too large: 2**relevance overflows")
+    refuse_where("relevance", relevance, gain.isinf(), "too large: 2**relevance overflows")
 
 
 def check_time(time: Any, like: Tensor, like_name: str) -> None:
@@ -122,7 +122,7 @@ def check_time(time: Any, like: Tensor, like_name: str) -> None:
     check_per_example(time, "time", like, like_name)
     if time.dtype == torch.bool or time.is_complex():
         raise TypeError(f"time must be of a real dtype, got {time.dtype}")
-    _refuse("time", time, ~(time >= 0), "not a time")
+    refuse_where("time", time, ~(time >= 0), "not a time")
 
 
 def check_some_weight(log_weight: Tensor, name: str) -> None:
@@ -150,12 +150,8 @@ def check_number(value: Any, name: str, *, at_least: float | None = None, above:
 
 def check_count(value: Any, name: str) -> None:
     """An integer of at least 1, or None."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an int or None, got {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+    if value is not None:
+        whole_number(name, value)
 
 
 def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,36 +23,58 @@ def chunk_rows(width: int, like: Tensor, chunk: int | None) -> int:
     return chunk or max(1, fits // (max(1, width) * like.element_size()))
 
 
-def row_slices(rows: int, width: int, like: Tensor, chunk: int | None) -> list[slice]:
-    """0 ... rows - 1, cut into consecutive slices.
+@dataclass(frozen=True)
+class Places:
+    """Where one chunk after the other lies in each tensor; made when asked for, since a million of them take 200 MB."""
 
-    >>> row_slices(5, 100, torch.zeros(1), chunk=2)
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    count: int
+    at: Callable[[int], Place]
+
+    def __iter__(self) -> Iterator[Place]:
+        return map(self.at, range(self.count))
+
+
+def row_places(rows: int, width: int, like: Tensor, chunk: int | None, layout: Callable[[slice], Place]) -> Places:
+    """0 ... rows - 1, cut into consecutive slices; ``layout`` says what part of each tensor goes with a slice.
+
+    >>> list(row_places(3, 100, torch.zeros(1), chunk=2, layout=lambda rows: (rows, ...)))
+    [(slice(0, 2, None), Ellipsis), (slice(2, 3, None), Ellipsis)]
     """
     step = chunk_rows(width, like, chunk)
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+    return Places(-(-rows // step), lambda k: layout(slice(k * step, min((k + 1) * step, rows))))
 
 
-def map_chunks(function: Callable[..., Tensor], places: Sequence[Place], rows: int, *tensors: Tensor) -> Tensor:
-    """[rows]: what ``function`` makes of one part of the tensors after the other.
+def map_rows(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """``function``, from rows [m, d] to as many rows [m, k], of all rows of a tensor; keeps nothing but the result."""
+    n, d = tensor.shape
+    values = function(tensor[:1].detach()).numel()
+    places = row_places(n, d, tensor, None, lambda rows: (rows,))
+    return map_chunks(lambda _, rows: function(rows), places, n * values, tensor).view(n, values)
+
+
+def map_chunks(function: Callable[..., Tensor], places: Places, size: int, *tensors: Tensor) -> Tensor:
+    """[size]: what ``function`` makes of one part of the tensors after the other.
 
     The backward pass computes each chunk a second time, so that nothing of a chunk outlives it. (A checkpoint for every
     chunk would leave small objects between the large ones, and the heap would grow by a chunk each time.)
 
     Args:
-        function: called as ``function(place, *parts)``, returns the values of some rows in any shape. The backward
-            pass calls it again; all that it differentiates must be among the parts.
+        function: called as ``function(place, *parts)``, returns some of the values in any shape. The backward pass
+            calls it again; all that it differentiates must be among the parts.
         places: for each chunk the part of each tensor, as its index: slices, tuples of slices, or ``...`` for all.
-        rows: how many values there are in all.
-        tensors: of one dtype.
+        size: how many values there are in all.
+        tensors: of one dtype. One that is given twice has one gradient in memory, not two.
     """
-    if len(places) == 1:
-        return _call(function, places[0], _parts(tensors, places[0]))
-    return _Chunks.apply(function, places, rows, *tensors)
+    if places.count == 1:
+        place = places.at(0)
+        return _call(function, place, [tensor[index] for tensor, index in zip(tensors, place, strict=True)])
+    distinct = list({id(tensor): tensor for tensor in tensors}.values())
+    which = [next(k for k, other in enumerate(distinct) if other is tensor) for tensor in tensors]
+    return _Chunks.apply(function, places, size, which, *distinct)
 
 
-def _parts(tensors: Sequence[Tensor], place: Place) -> list[Tensor]:
-    return [tensor[index] for tensor, index in zip(tensors, place, strict=True)]
+def _parts(tensors: Sequence[Tensor], which: Iterable[int], place: Place) -> list[Tensor]:
+    return [tensors[k][index] for k, index in zip(which, place, strict=True)]
 
 
 def _call(function: Callable[..., Tensor], place: Place, parts: Sequence[Tensor]) -> Tensor:
@@ -62,38 +85,40 @@ def _call(function: Callable[..., Tensor], place: Place, parts: Sequence[Tensor]
 
 class _Chunks(torch.autograd.Function):
     @staticmethod
-    def forward(function: Callable[..., Tensor], places: Sequence[Place], rows: int, *tensors: Tensor) -> Tensor:
-        values = tensors[0].new_empty(rows)
+    def forward(
+        function: Callable[..., Tensor], places: Places, size: int, which: Sequence[int], *tensors: Tensor
+    ) -> Tensor:
+        values = tensors[0].new_empty(size)
         done = 0
         for place in places:
-            part = _call(function, place, _parts(tensors, place))
+            part = _call(function, place, _parts(tensors, which, place))
             values[done : done + len(part)] = part
             done += len(part)
         return values
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.function, ctx.places, _, *tensors = inputs
+        ctx.function, ctx.places, _, ctx.which, *tensors = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[4:]
         totals = [torch.zeros_like(tensor) if need else None for tensor, need in zip(tensors, needed, strict=True)]
         # With create_graph the parts stay connected to the tensors, and memory is O(n²).
         again = torch.is_grad_enabled()
         done = 0
         for place in ctx.places:
             with torch.enable_grad():
-                parts = _parts(tensors, place)
+                parts = _parts(tensors, ctx.which, place)
                 if not again:
-                    parts = [part.detach().requires_grad_(need) for part, need in zip(parts, needed, strict=True)]
+                    parts = [part.detach().requires_grad_(needed[k]) for part, k in zip(parts, ctx.which, strict=True)]
                 values = _call(ctx.function, place, parts)
             upstream = grad[done : done + len(values)]
             done += len(values)
             if values.requires_grad:
-                _accumulate(totals, place, parts, values, upstream, again)
-        return None, None, None, *totals
+                _accumulate([totals[k] for k in ctx.which], place, parts, values, upstream, again)
+        return None, None, None, None, *totals
 
 
 def _accumulate(

@@ -117,6 +117,8 @@ def _all_items(pairs: Pairs) -> Tensor:
 def _mean_over_queries(share: Tensor, item: Tensor, size: Tensor) -> Tensor:
     """[B]: weights whose sum of weight * f estimates the mean over queries of the sum of share * f.
 
+    A ratio of two unbiased estimates, the sum over queries and their number, so biased by what the number varies.
+
     Args:
         share: [B], weights of the items within their queries.
         item: [B], how much an item counts, 0 if it has no term.

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fcco.functional._checks import _refuse, check_floats, check_integers, check_same
+from fcco.functional._checks import check_floats, check_integers, check_same, refuse_where
 from fcco.functional._inner import (
     Estimate,
     OwnTerm,
@@ -72,7 +72,7 @@ def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int) -> tuple[
 
 def _by_class(logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor) -> tuple[Tensor, Tensor]:
     outside = (labels < 0) | (labels >= len(class_sizes))
-    _refuse("labels", labels, outside, f"outside the classes 0 to {len(class_sizes) - 1}")
+    refuse_where("labels", labels, outside, f"outside the classes 0 to {len(class_sizes) - 1}")
     # What does not raise at once must not be looked up either.
     labels = labels.long().clamp(0, len(class_sizes) - 1)
     sizes = class_sizes.to(logits.dtype)
@@ -94,6 +94,8 @@ def squared_distances(embeddings: Tensor) -> Tensor:
     """[B, B] of |z_i - z_j|². Centred first, so that the product loses no digits to a common offset."""
     z = embeddings - embeddings.detach().mean(0)
     norm = z.square().sum(1)
+    too_large = ~(norm.detach() < torch.finfo(norm.dtype).max / 4)
+    refuse_where("the squared length of embeddings", norm.detach(), too_large, "too large for squared distances")
     return (norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * product(z, z.T)).clamp(min=0.0)
 
 
@@ -155,5 +157,5 @@ def _directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     check_same(second, "second", first, "first")
     for name, vectors in (("first", first), ("second", second)):
         size = vectors.detach().abs().amax(1)
-        _refuse(f"the length of {name}", size, size == 0, "of a vector that has no direction")
+        refuse_where(f"the length of {name}", size, size == 0, "of a vector that has no direction")
     return _unit(at_least_float32(first)), _unit(at_least_float32(second))

@@ -23,7 +23,7 @@ def parameter_count(model: nn.Module) -> int:
 
 def check_tasks(data: Data, name: str, tasks: int | None = None) -> None:
     """Inputs and targets of equally many tasks, as many as given."""
-    if not isinstance(data, tuple | list) or len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
+    if not isinstance(data, (tuple, list)) or len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
         raise TypeError(f"{name} must be a pair of tensors, inputs and targets, got {type(data).__name__}")
     lengths = [part.shape[0] if part.dim() else 0 for part in data]
     if lengths[0] != lengths[1] or lengths[0] == 0 or lengths[0] != (tasks or lengths[0]):

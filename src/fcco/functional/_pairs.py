@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fcco.functional._chunks import Place, chunk_rows, map_chunks
+from fcco.functional._chunks import Place, Places, chunk_rows, map_chunks
 from fcco.functional._hinges import hinge_sums
 from fcco.functional._surrogates import Surrogate
 from fcco.functional._tensors import at_least_float32, widen
@@ -33,12 +33,13 @@ def reduce_pairs(
     """
     (problems, rows), width = own.shape, rivals.shape[1]
     step = chunk_rows(width, own, chunk)
-    deep = max(1, step // rows)
-    places = [
-        ((some, slice(m, m + step)), some)
-        for some in (slice(q, q + deep) for q in range(0, problems, deep))
-        for m in range(0, rows, step)
-    ]
+    deep, across = max(1, step // rows), -(-rows // step)
+
+    def place(k: int) -> Place:
+        some = slice(k // across * deep, (k // across + 1) * deep)
+        return (some, slice(k % across * step, (k % across + 1) * step)), some
+
+    places = Places(-(-problems // deep) * across, place)
 
     def tile(place: Place, own: Tensor, rivals: Tensor) -> Tensor:
         t = rivals.unsqueeze(1) - own.unsqueeze(2)

@@ -18,7 +18,7 @@ from fcco.functional._checks import (
     check_number,
     check_same,
 )
-from fcco.functional._chunks import Place, map_chunks, row_slices
+from fcco.functional._chunks import Place, map_chunks, map_rows, row_places
 from fcco.functional._tensors import at_least_float32, graph_zero, widen
 
 # Above this squared radius, |a|² + |b|² - 2ab is no longer good to some 1e-9 in float64.
@@ -57,29 +57,21 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, chunk: int | None = None) ->
     z = z - z.detach().mean(0)
     column = torch.arange(n, device=z.device)
 
-    def shares(place: Place, own: Tensor, z: Tensor, own_norm: Tensor, norm: Tensor) -> Tensor:
+    def shares(place: Place, own: Tensor, z: Tensor, norm: Tensor) -> Tensor:
         rows = place[0]
-        distance = direct_distances(own, z) if direct else squared_distances(own, z, own_norm, norm)
-        weight = (-distance).masked_fill(column[rows, None] == column, -math.inf).softmax(1)
+        # |z_i|², which all distances of a row have, leaves its softmax as it is.
+        logits = -direct_distances(own, z) if direct else torch.addmm(-norm.T, 2 * own, z.T)
+        weight = logits.masked_fill(column[rows, None] == column, -math.inf).softmax(1)
         return (weight * (group[rows, None] == group)).sum(1)
 
-    norm = z.square().sum(1)
+    norm = map_rows(lambda z: z.square().sum(1, keepdim=True), z)
     direct = float(norm.detach().max()) > _LARGEST_SQUARE
-    places = [(rows, ..., rows, ...) for rows in row_slices(n, n, z, chunk)]
-    return -map_chunks(shares, places, n, z, z, norm, norm).mean().to(embeddings.dtype)
-
-
-def squared_distances(first: Tensor, second: Tensor, first_norm: Tensor, second_norm: Tensor) -> Tensor:
-    """[n, m] of |a - b|², a row of ``first`` [n, d] against one of ``second`` [m, d], by a matrix product.
-
-    The norms are |a|² [n] and |b|² [m]. The error is of the order of the norms' last digit: centre the points, and see
-    that their norms are moderate.
-    """
-    return torch.addmm(first_norm.unsqueeze(1) + second_norm, first, second.T, alpha=-2).clamp(min=0)
+    places = row_places(n, n, z, chunk, lambda rows: (rows, ..., ...))
+    return -map_chunks(shares, places, n, z, z, norm).mean().to(embeddings.dtype)
 
 
 def direct_distances(first: Tensor, second: Tensor) -> Tensor:
-    """The same to the last digit, whatever the norms, and several times slower."""
+    """[n, m] of |a - b|², to the last digit whatever the norms, and several times slower than a matrix product."""
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
@@ -138,16 +130,20 @@ def contrastive_loss(
         check_directions(second, "second")
     if len(first) == 1 and not include_positive:
         return graph_zero(first, second)
-    one, other = (_unit(at_least_float32(view)) if normalize else at_least_float32(view) for view in (first, second))
-    place = torch.arange(len(first), device=first.device)
-    contrast = partial(_contrast, temperature=temperature, include_positive=include_positive, chunk=chunk)
+    one, other = (map_rows(_unit, wide) if normalize else wide for wide in map(at_least_float32, (first, second)))
+    n, contrast = (
+        len(first),
+        partial(_contrast, temperature=temperature, include_positive=include_positive, chunk=chunk),
+    )
     if mode == "cross_modal":
-        loss = (contrast(one, other, place, None) + contrast(other, one, place, None)) / 2
-    else:
-        views = torch.cat([one, other])
-        counterpart = torch.cat([place + len(place), place])
-        loss = contrast(views, views, counterpart, torch.arange(len(views), device=first.device))
-    return loss.to(first.dtype)
+        pairs = row_places(n, one.shape[1], one, None, lambda rows: (rows, rows))
+        positive = map_chunks(_dot, pairs, n, one, other)
+        return ((contrast(one, other, positive) + contrast(other, one, positive)) / 2).to(first.dtype)
+    views = torch.cat([one, other])
+    del one, other
+    pairs = row_places(n, views.shape[1], views, None, lambda rows: (rows, slice(rows.start + n, rows.stop + n)))
+    positive = map_chunks(_dot, pairs, n, views, views)
+    return contrast(views, views, positive.repeat(2)).to(first.dtype)
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -155,29 +151,33 @@ def _unit(vectors: Tensor) -> Tensor:
     return F.normalize(vectors / vectors.detach().abs().amax(1, keepdim=True), eps=0.0)
 
 
+def _dot(_: Place, first: Tensor, second: Tensor) -> Tensor:
+    return (first * second).sum(1)
+
+
 def _contrast(
     anchors: Tensor,
     candidates: Tensor,
-    counterpart: Tensor,
-    own: Tensor | None,
+    positive: Tensor,
     *,
     temperature: float,
     include_positive: bool,
     chunk: int | None,
 ) -> Tensor:
-    """Mean over the anchors; ``counterpart`` and ``own`` are the candidates that are their positives and themselves."""
-    column = torch.arange(len(candidates), device=candidates.device)
-    size = len(candidates) - (own is not None) - (not include_positive)
+    """Mean over the anchors. Their positives are half a turn further where they are among the candidates themselves."""
+    n, among_themselves = len(anchors), anchors is candidates
+    column = torch.arange(n, device=anchors.device)
+    counterpart = column.roll(n // 2) if among_themselves else column
 
     def log_sums(place: Place, anchors: Tensor, positive: Tensor, candidates: Tensor) -> Tensor:
         rows = place[0]
         logits = (anchors @ candidates.T - positive.unsqueeze(1)) / temperature
         # The positive's own logit is 0 by definition, however the matrix product rounds.
         logits = logits.masked_fill(column == counterpart[rows, None], 0.0 if include_positive else -math.inf)
-        if own is not None:
-            logits = logits.masked_fill(column == own[rows, None], -math.inf)
+        if among_themselves:
+            logits = logits.masked_fill(column == column[rows, None], -math.inf)
         return logits.logsumexp(1)
 
-    positive = (anchors * candidates[counterpart]).sum(1)
-    places = [(rows, rows, ...) for rows in row_slices(len(anchors), len(candidates), anchors, chunk)]
-    return map_chunks(log_sums, places, len(anchors), anchors, positive, candidates).mean() - math.log(size)
+    size = n - among_themselves - (not include_positive)
+    places = row_places(n, n, anchors, chunk, lambda rows: (rows, rows, ...))
+    return map_chunks(log_sums, places, n, anchors, positive, candidates).mean() - math.log(size)

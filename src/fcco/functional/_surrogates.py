@@ -94,14 +94,3 @@ def resolve_surrogate(surrogate: SurrogateLike, margin: float = 1.0) -> Surrogat
     if name not in _PLAIN:
         raise ValueError(f"surrogate must be callable or one of {', '.join(map(repr, SURROGATES))}; got {surrogate!r}")
     return Surrogate(name, _PLAIN[name])
-
-
-def log_surrogate(surrogate: Surrogate) -> Callable[[Tensor], Tensor] | None:
-    """log ℓ, where it is exact however large t is (ℓ = exp: the identity); None where ℓ itself is to be used.
-
-    >>> log_surrogate(resolve_surrogate("exp"))(torch.tensor([1e4]))
-    tensor([10000.])
-    >>> log_surrogate(resolve_surrogate("sigmoid")) is None
-    True
-    """
-    return (lambda t: t) if surrogate.is_exp else None

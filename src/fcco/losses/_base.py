@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -54,12 +55,40 @@ def count_positives(target: Any, name: str = "target") -> tuple[int, int]:
     return len(mask), int(mask.sum())
 
 
+def count_members(labels: Any, name: str) -> Tensor:
+    """How many examples each class 0 ... C - 1 has."""
+    labels = as_values(labels)
+    if labels.dtype == torch.bool or labels.is_floating_point() or labels.dim() != 1 or (labels < 0).any():
+        raise ValueError(f"{name} must be [n] of integers from 0; number the classes first")
+    return labels.bincount()
+
+
+def check_estimate(inner: Tensor, log: bool, name: str) -> None:
+    """Refuse an estimate that has overflowed, by the argument that it was made from."""
+    if not reads_are_free(inner):
+        return  # the engine has an assertion for it, and knows no position either
+    values = inner.detach()
+    # One reduction decides in the usual case, as in the engine.
+    decisive = (values.max() if log else values.sum()).item()
+    if decisive < math.inf if log else math.isfinite(decisive):
+        return
+    overflown = (~(values < math.inf) if log else ~values.isfinite()).nonzero()
+    if len(overflown):
+        place = tuple(overflown[0].tolist())
+        raise ValueError(
+            f"{name}[{place[0]}] leads to an inner estimate of {values[place].item()}, not a finite number"
+        )
+
+
 class Loss(nn.Module):
     """Base of the losses: ``forward`` makes an estimate, :attr:`coupled` turns it into a value with a gradient.
 
     In ``eval()`` mode a loss is the exact objective of the batch alone. What it knows of the training set, the table
     and the sizes of populations, is neither used nor changed, and ``index`` may be anything.
     """
+
+    estimated_from: ClassVar[str] = "scores"
+    """The argument that the inner estimates are made from, by which an overflow is named."""
 
     def __init__(self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False) -> None:
         super().__init__()
@@ -101,7 +130,11 @@ class Loss(nn.Module):
 
     def _finish(self, estimate: Estimate, index: Any) -> Tensor:
         rows = _rows_for(index, estimate.inner, "the batch")
-        return self.coupled(estimate.inner, rows, weight=estimate.weight)
+        return self._couple(estimate.inner, rows, weight=estimate.weight)
+
+    def _couple(self, inner: Tensor, index: Any, **options: Any) -> Tensor:
+        check_estimate(inner, self.coupled.log, self.estimated_from)
+        return self.coupled(inner, index, **options)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Loss:
         # Sizes and totals of a population do not fit into half precision.

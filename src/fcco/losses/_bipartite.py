@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fcco._checks import reads_are_free
+from fcco._checks import reads_are_free, whole_number
 from fcco._rules import SOAP, Rule
-from fcco._table import positive_int
 from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
@@ -75,7 +74,7 @@ class AveragePrecisionLoss(Loss):
     ) -> None:
         ell = resolve_surrogate(surrogate, margin)
         super().__init__(minus_share if ell.is_exp else _ratio, n, dim=2, rule=rule, log=ell.is_exp)
-        self.n_pos = positive_int("n_pos", n_pos)
+        self.n_pos = whole_number("n_pos", n_pos)
         if self.n_pos > self.n:
             raise ValueError(f"n_pos cannot exceed n = {self.n}, got {n_pos}")
         self._with_outer(self.n_pos)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fcco._rules import BSGD, SOX, Rule
-from fcco._table import positive_int
+from fcco._checks import whole_number
+from fcco._rules import BSGD, Rule
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_likelihood import latent_variable_inner, softmax_inner
 from fcco.losses._base import Loss, Scale
@@ -24,9 +24,11 @@ class LatentVariableLoss(Loss):
     uniformly for each example (or once for all); in log space. An example none of whose z can explain y (-inf
     throughout) has no term in the batch.
 
+    The default, the in-batch loss without the table, was chosen by measurement: see docs/defaults.md.
+
     Args:
         n: training examples; ``index`` lies in [0, n).
-        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+        rule: see :class:`fcco.SOX`.
 
     >>> import torch
     >>> loss_fn = LatentVariableLoss(n=5)
@@ -37,7 +39,9 @@ class LatentVariableLoss(Loss):
     Reference: Guu et al., *Retrieval Augmented Language Model Pre-Training*, ICML 2020.
     """
 
-    def __init__(self, n: int, rule: Rule = SOX(gamma=0.1)) -> None:  # noqa: B008 (frozen)
+    estimated_from = "log_weight"
+
+    def __init__(self, n: int, rule: Rule = BSGD()) -> None:  # noqa: B008 (frozen)
         super().__init__(_evidence, n, dim=2, rule=rule, log=True)
 
     def forward(self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor) -> Tensor:
@@ -69,6 +73,8 @@ class SoftmaxLoss(Loss):
     tensor(4.6151)
     """
 
+    estimated_from = "sampled_logits"
+
     def __init__(
         self,
         n: int,
@@ -77,7 +83,7 @@ class SoftmaxLoss(Loss):
         own_term: OwnTerm = "sampled",
     ) -> None:
         super().__init__(Scale(), n, rule=rule, log=True)
-        self.n_classes = None if n_classes is None else positive_int("n_classes", n_classes)
+        self.n_classes = None if n_classes is None else whole_number("n_classes", n_classes)
         if self.n_classes == 1:
             raise ValueError("n_classes must be at least 2, got 1")
         check_own_term(own_term)
@@ -91,4 +97,4 @@ class SoftmaxLoss(Loss):
             target_logit, sampled_logits, n_classes=self.n_classes, log_q=log_q, own_term=self.own_term
         )
         self._rows(index, target_logit, "target_logit")
-        return self.coupled(inner, index)
+        return self._couple(inner, index)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco._rules import BSGD, SOAP, SOX, Rule
-from fcco.functional._checks import _refuse, as_mask, check_floats, check_integers, check_number
+from fcco._rules import BSGD, SOAP, Rule
+from fcco.functional._checks import as_mask, check_floats, check_integers, check_number, refuse_where
 from fcco.functional._inner import masked_logsumexp
-from fcco.functional._tensors import at_least_float32
-from fcco.losses._base import Loss
+from fcco.functional._tensors import at_least_float32, widen
+from fcco.losses._base import Loss, as_values, count_members
 
 
 def _softplus_of_minus(u: Tensor) -> Tensor:
@@ -48,7 +50,7 @@ class InvariantLogisticLoss(Loss):
         positive = as_mask(target, "target", scores, "scores", signs=False)
         mean = at_least_float32(scores).mean(1)
         self._rows(index, scores, "scores")
-        return self.coupled(torch.where(positive, mean, -mean), index)
+        return self._couple(torch.where(positive, mean, -mean), index)
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class _SoftMaximum:
         return (self.temperature * peak).expand_as(u)
 
 
+def _log_arrangements(n: Tensor, k: int) -> Tensor:
+    """log of n! / (n - k)!, in how many ways k of n can be drawn one after the other; log n! where k is larger."""
+    return torch.lgamma(n + 1) - torch.lgamma((n - k).clamp(min=0) + 1)
+
+
 class GroupDROLoss(Loss):
     r"""Soft maximum of the groups' mean losses: distributionally robust over groups.
 
@@ -71,9 +78,15 @@ class GroupDROLoss(Loss):
     are the groups, so the table has K rows. Groups that the batch lacks keep their row, which still enters the soft
     maximum; in the gradient, the groups that it has stand for all.
 
+    The default, SOAP with γ = 0.1, was chosen by measurement: see docs/defaults.md.
+
     Args:
         n_groups: K.
         temperature: τ; the smaller, the more the worst group counts.
+        group_sizes: [K], training examples in each group (or see :meth:`from_targets`). If given, batches are taken as
+            drawn at random from the training set, and the gradient of a group that comes with probability P is scaled
+            by 1 / P: rare groups count for the batches that lack them. If None, all groups are taken to come equally
+            often, as where every batch has them all.
         rule: SOX, SOAP or BSGD; see :class:`fcco.SOX`. ``fcco.BSGD()`` is the in-batch loss, of the groups at hand.
 
     >>> loss_fn = GroupDROLoss(n_groups=2, temperature=0.01)
@@ -83,22 +96,38 @@ class GroupDROLoss(Loss):
     Reference: Sagawa et al., *Distributionally Robust Neural Networks for Group Shifts*, ICLR 2020.
     """
 
+    group_sizes: Tensor | None
+    estimated_from = "losses"
+
     def __init__(
         self,
         n_groups: int,
         temperature: float = 1.0,
-        rule: Rule = SOX(gamma=0.1),  # noqa: B008 (frozen)
+        group_sizes: Any = None,
+        rule: Rule = SOAP(gamma=0.1),  # noqa: B008 (frozen)
     ) -> None:
         check_number(temperature, "temperature", above=0)
         if rule.decays or rule.all_rows or rule.needs_previous:
             raise ValueError(f"GroupDROLoss takes SOX, SOAP or BSGD, got {rule}")
         super().__init__(_SoftMaximum(temperature), n_groups, rule=rule)
+        if group_sizes is not None:
+            group_sizes = as_values(group_sizes)
+            counts = group_sizes.shape == (self.n,) and not group_sizes.is_floating_point()
+            if not counts or (group_sizes < 1).any():
+                raise ValueError(f"group_sizes must be {self.n} counts, none of them 0, got {group_sizes.tolist()}")
+        self.register_buffer("group_sizes", group_sizes, persistent=False)
+
+    @classmethod
+    def from_targets(cls, group: Any, **options: Any) -> GroupDROLoss:
+        """With the sizes of the groups counted in the training data, whose groups are 0 ... K - 1."""
+        group_sizes = count_members(group, "group")
+        return cls(len(group_sizes), group_sizes=group_sizes, **options)
 
     def forward(self, losses: Tensor, group: Tensor) -> Tensor:
         """The loss of a batch: losses of examples and their groups, [B] each."""
         check_floats(losses, "losses", "[B]")
         check_integers(group, "group", losses, "losses")
-        _refuse("group", group, (group < 0) | (group >= self.n), f"outside the groups 0 to {self.n - 1}")
+        refuse_where("group", group, (group < 0) | (group >= self.n), f"outside the groups 0 to {self.n - 1}")
         losses, rows = at_least_float32(losses), group.long()
         counts = losses.new_zeros(self.n).index_add(0, rows, torch.ones_like(losses))
         present = counts > 0
@@ -106,11 +135,22 @@ class GroupDROLoss(Loss):
         known = present
         if self._remembers():
             # The gradient of the groups at hand is scaled up to that of all groups; the value is not.
-            inner = inner + (inner - inner.detach()) * (self.n / present.sum() - 1)
+            inner = inner + (inner - inner.detach()) * (1 / self._presence(present, losses) - 1)
             known = present | self.table.visited(None).bool()
             inner = torch.where(present, inner, self.table.read(None, cold=0.0).to(losses.dtype))
         everyone = torch.arange(self.n, device=losses.device)
-        return self.coupled(inner, everyone, weight=present, sample=known)
+        return self._couple(inner, everyone, weight=present, sample=known)
+
+    def _presence(self, present: Tensor, losses: Tensor) -> Tensor:
+        """How often each group comes in batches of this size: [K], or the same for all."""
+        if self.group_sizes is None:
+            return present.sum() / self.n
+        batch = len(losses)
+        others = widen(self.group_sizes.sum() - self.group_sizes)
+        total = others + self.group_sizes
+        # All of the batch among the others: (others choose batch) / (total choose batch).
+        absent = _log_arrangements(others, batch) - _log_arrangements(total, batch)
+        return -torch.expm1(absent.masked_fill(others < batch, -math.inf)).to(losses.dtype)
 
     def _remembers(self) -> bool:
         """Whether groups that the batch lacks are known from earlier ones."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from fcco._checks import whole_number
 from fcco._rules import SOAP, Rule
-from fcco._table import positive_int
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_survival import cox_inner
 from fcco.losses._base import Loss, Scale, count_positives
@@ -40,6 +40,8 @@ class CoxLoss(Loss):
     Reference: Katzman et al., *DeepSurv*, 2018.
     """
 
+    estimated_from = "risk"
+
     def __init__(
         self,
         n: int,
@@ -48,7 +50,7 @@ class CoxLoss(Loss):
         own_term: OwnTerm = "sampled",
     ) -> None:
         super().__init__(Scale(), n, rule=rule, log=True)
-        self.n_events = None if n_events is None else positive_int("n_events", n_events)
+        self.n_events = None if n_events is None else whole_number("n_events", n_events)
         if self.n_events is not None and self.n_events > self.n:
             raise ValueError(f"n_events cannot exceed n = {self.n}, got {n_events}")
         if self.n_events is not None:

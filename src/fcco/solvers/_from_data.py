@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fcco._table import positive_int
+from fcco._checks import whole_number
 from fcco.solvers._known import KnownProblem, minimiser
 from fcco.theory import Constants
 from fcco.theory._checks import non_negative, positive
@@ -55,7 +55,7 @@ def invariant_logistic(
     Reference: the introduction of Wang and Yang, ICML 2022; Hu et al., Biased stochastic first-order methods for
     conditional stochastic optimization, NeurIPS 2020.
     """
-    n, d = positive_int("n", n), positive_int("d", d)
+    n, d = whole_number("n", n), whole_number("d", d)
     noise, l2 = non_negative("noise", noise), non_negative("l2", l2)
     data = _logistic_data(n, d, noise, l2, torch.Generator().manual_seed(seed), dtype)
     optimum = minimiser(data.objective, torch.zeros(d, dtype=dtype))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fcco import theory
+from fcco._checks import whole_number
 from fcco._rules import METHODS, SOX, Gamma, Method, Rule
-from fcco._visits import whole_number
 from fcco.optim import Projection
 from fcco.projections import Regulariser
 from fcco.solvers._problem import Problem

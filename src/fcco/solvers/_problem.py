@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fcco._checks import whole_number
 from fcco._coupled import takes_index
-from fcco._table import positive_int
 from fcco.theory import Constants
 
 Inner = Callable[[Tensor, Tensor, torch.Generator, int], Tensor]
@@ -70,8 +70,8 @@ class Problem:
     name: str = "problem"
 
     def __post_init__(self) -> None:
-        positive_int("n", self.n)
-        positive_int("dim", self.dim)
+        whole_number("n", self.n)
+        whole_number("dim", self.dim)
         for name in ("inner", "outer"):
             if not callable(getattr(self, name)):
                 raise TypeError(f"{name} must be callable, got {getattr(self, name)!r}")

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from fcco._checks import whole_number
 from fcco._rules import Gamma
-from fcco._visits import whole_number
 from fcco.optim import Projection
 from fcco.projections import Regulariser
 from fcco.solvers import _checkpoint

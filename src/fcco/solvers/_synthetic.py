@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fcco._table import positive_int
+from fcco._checks import whole_number
 from fcco.solvers._known import KnownProblem, minimiser
 from fcco.theory import Constants
 from fcco.theory._checks import non_negative, positive
@@ -77,8 +77,8 @@ def pseudo_huber(
     >>> problem.exact_inner(problem.start).shape, round(problem.mu, 3)
     (torch.Size([8]), 0.085)
     """
-    n, d = positive_int("n", n), positive_int("d", d)
-    _check(kind, d, positive_int("set_size", set_size), non_negative("sigma", sigma), non_negative("zeta", zeta))
+    n, d = whole_number("n", n), whole_number("d", d)
+    _check(kind, d, whole_number("set_size", set_size), non_negative("sigma", sigma), non_negative("zeta", zeta))
     outer = _Outer(kind == "nonconvex", positive("c_f", c_f), positive("l_f", l_f))
     generator = torch.Generator().manual_seed(seed)
     centres = (positive("spread", spread) * _unit_rows(n, d, generator)).to(dtype)

@@ -6,7 +6,7 @@ import math
 from numbers import Real
 from typing import Any
 
-from fcco._table import positive_int
+from fcco._checks import whole_number
 
 
 def _number(name: str, value: Any) -> float:
@@ -41,7 +41,7 @@ def rate(name: str, value: Any) -> float:
 
 def batches(n: Any, outer_batch: Any, inner_batch: Any = 1) -> tuple[int, int, int]:
     """n, B1 and B2 as integers; B1 distinct rows cannot be drawn from fewer."""
-    n, outer_batch = positive_int("n", n), positive_int("outer_batch", outer_batch)
+    n, outer_batch = whole_number("n", n), whole_number("outer_batch", outer_batch)
     if outer_batch > n:
         raise ValueError(f"outer_batch must not exceed n = {n}, got {outer_batch}")
-    return n, outer_batch, positive_int("inner_batch", inner_batch)
+    return n, outer_batch, whole_number("inner_batch", inner_batch)

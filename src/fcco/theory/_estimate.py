@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fcco._checks import whole_number
 from fcco._coupled import takes_index
-from fcco._table import positive_int
 from fcco.theory._checks import positive
 from fcco.theory._constants import Constants
 
@@ -64,7 +64,7 @@ def estimate_constants(
     (True, True)
     """
     for name, count in {"points": points, "rows": rows, "samples": samples, "inner_batch": inner_batch}.items():
-        positive_int(name, count)
+        whole_number(name, count)
     generator = torch.Generator().manual_seed(random_state)
     probe = _Probe(problem, inner_batch, random_state)
     places = [

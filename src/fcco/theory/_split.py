@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fcco._table import positive_int
+from fcco._checks import whole_number
 from fcco.theory._constants import Constants
 from fcco.theory._nonconvex import sox
 
@@ -33,7 +33,7 @@ def split_batch(budget: int, *, n: int, constants: Constants | None = None, **ta
 
     Reference: the remark to Theorem 1 of Wang and Yang, ICML 2022.
     """
-    budget, n = positive_int("budget", budget), positive_int("n", n)
+    budget, n = whole_number("budget", budget), whole_number("n", n)
     if budget < 2:
         raise ValueError(f"budget must be at least 2, one sample of each level, got {budget}")
     if (constants is None) != (not target):
