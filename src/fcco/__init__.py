@@ -1,6 +1,9 @@
 """Train PyTorch models on objectives that score every example against a whole set."""
 
-from fcco import data, functional, losses, optim, projections, schedules, solvers, theory
+import importlib
+from typing import Any
+
+from fcco import data, datasets, functional, losses, optim, projections, schedules, solvers, theory
 from fcco._coupled import CoupledLoss
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable
@@ -24,6 +27,8 @@ __all__ = [
     "Method",
     "Rule",
     "data",
+    "datasets",
+    "estimators",
     "functional",
     "losses",
     "optim",
@@ -33,3 +38,9 @@ __all__ = [
     "solvers",
     "theory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "estimators":  # which needs an extra, and takes a second to import
+        return importlib.import_module("fcco.estimators")
+    raise AttributeError(f"module 'fcco' has no attribute {name!r}")
