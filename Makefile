@@ -24,6 +24,10 @@ format: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/estimators.py
+	$(BIN)/python benchmarks/nca.py
+	$(BIN)/python benchmarks/cox.py
 
 clean:
 	rm -rf .venv
