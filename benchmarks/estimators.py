@@ -1,0 +1,190 @@
+"""How fast the estimators are, and how far they come: every figure beside a competitor's in the same run.
+
+    FCCO_DATA=... python benchmarks/estimators.py [--quick] [--only p-norm-push ...]
+
+On one thread. Data come from the directory named by FCCO_DATA, or are what ships with scikit-learn. A section is a
+function of ``quick``, named in SECTIONS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import _data
+import numpy as np
+import torch
+from _timing import compare
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from fcco.estimators._kernels import RULES
+from fcco.estimators._linear import LinearRanker
+from fcco.estimators._listwise import OBJECTIVES, ListwiseRanker
+from fcco.estimators._loop import new_run, train
+from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+
+P, GAMMA, BETA, LR, ALPHA, BATCH = 4, 0.1, 0.1, 0.01, 1e-3, 32
+
+
+def imbalanced(n: int, d: int = 22, share: float = 0.1, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian features, and a tenth positive by one of them: of ijcnn1's shape with n = 28,000."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, d)).astype(dtype)
+    noisy = x[:, 0] + rng.normal(size=n)
+    return x, (noisy > np.quantile(noisy, 1 - share)).astype(int)
+
+
+def torch_loop(x: Tensor, negatives: Tensor, positives: Tensor, steps: int) -> Tensor:
+    """SOX on p-norm push as one writes it in PyTorch."""
+    w, v, u = torch.zeros(x.shape[1], requires_grad=True), torch.zeros(x.shape[1]), torch.zeros(len(x))
+    seen = torch.zeros(len(x), dtype=torch.bool)
+    batches = torch.randperm(len(negatives)).split(BATCH)[: len(negatives) // BATCH]
+    for t in range(steps):
+        rows = negatives[batches[t % len(batches)]]
+        rivals = positives[torch.randint(len(positives), (BATCH,))]
+        g = torch.exp((x[rows] @ w).unsqueeze(1) - x[rivals] @ w).mean(1)
+        with torch.no_grad():
+            old = torch.where(seen[rows], u[rows], g)
+            u[rows], seen[rows] = torch.lerp(old, g, GAMMA), True
+        loss = (P * old ** (P - 1) * g).mean() + ALPHA / 2 * w.square().sum()
+        (gradient,) = torch.autograd.grad(loss, w)
+        v.lerp_(gradient, BETA)
+        with torch.no_grad():
+            w -= LR * v
+    return w.detach()
+
+
+def compile_seconds(code: str) -> tuple[float, float]:
+    """How long ``code`` takes in a new process, compiling, and in another that finds the compiled code."""
+    with tempfile.TemporaryDirectory() as cache:
+        seconds = []
+        for _ in range(2):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "NUMBA_CACHE_DIR": cache})
+            seconds.append(time.perf_counter() - began)
+    return seconds[0], seconds[1]
+
+
+def push_speed(quick: bool) -> None:
+    x, y = imbalanced(28_000)
+    negatives, positives = (torch.from_numpy(np.flatnonzero(y == label)) for label in (0, 1))
+    per_pass = -(-len(negatives) // BATCH)
+    passes = 1 if quick else round(10_000 / per_pass)
+    ranker = PNormPushClassifier(P, method="sox", gamma=GAMMA, beta=BETA, alpha=ALPHA, learning_rate=LR, tol=0)
+    ranker.set_params(max_iter=passes, random_state=0)
+    narrow, steps = torch.from_numpy(x).float(), passes * per_pass
+    ours, theirs, ratio = compare(
+        lambda: ranker.fit(x, y), lambda: torch_loop(narrow, negatives, positives, steps), 3 if quick else 5, 1
+    )
+    print(f"p-norm push, 28,000 x 22, SOX, 32 + 32, {steps:,} steps, the objective tracked after each pass")
+    print(f"  fit {ours:.3f} s ({ours / steps * 1e6:.1f} µs a step), PyTorch {theirs:.3f} s, ratio {1 / ratio:.0f}")
+    if not quick:
+        first, second = compile_seconds(
+            "import numpy as np; from fcco.estimators._ranking import PNormPushClassifier as C;"
+            "C(method='sox', max_iter=1, tol=0, learning_rate=.1).fit(np.eye(4), [0, 1, 0, 1])"
+        )
+        print(f"  first fit of a new process, imports included: {first:.1f} s; compiled before: {second:.1f} s")
+
+
+def step_growth(quick: bool) -> None:
+    """Time of a step, alone, while n grows; the rows are drawn from all of n, so that caches come to miss them."""
+    print("p-norm push, 22 features, SOX, 32 + 32: a step by n")
+    sizes = (1000, 10_000) if quick else (1000, 10_000, 100_000, 1_000_000)
+    steps, first = 1000 if quick else 5000, 0.0
+    for n in sizes:
+        x, y = imbalanced(n, dtype=np.float32)
+        task = PNormPushClassifier(P, method="sox", gamma=GAMMA)._task(x, y == 1)
+        run, rates = new_run(np.zeros(x.shape[1]), n, 1, task.first, task.second, 0), np.full(steps, LR)
+        seconds = []
+        for _ in range(8):
+            began = time.perf_counter()
+            train(x, task.form, task.draws, run, rates, np.ones(x.shape[1]), BETA, ALPHA, np.empty(steps))
+            seconds.append((time.perf_counter() - began) / steps)
+        first = first or min(seconds[1:])
+        print(
+            f"  n = {n:>9,}  {min(seconds[1:]) * 1e6:6.1f} µs, {min(seconds[1:]) / first:.2f} times that of n = 1,000"
+        )
+
+
+def compare_methods(ranker: LinearRanker, data: str, *arrays: np.ndarray, **options: Any) -> None:
+    """The objective that each method reaches with its defaults, when, and when the exact one was there."""
+    exact: list[float] = []
+    for method in ("exact", *RULES):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ranker.set_params(method=method, random_state=0).fit(*(a[:500] for a in arrays))  # compiles
+            began = time.perf_counter()
+            ranker.fit(*arrays, **options)
+        seconds, curve = time.perf_counter() - began, ranker.loss_curve_
+        exact = exact or [seconds, *curve]
+        passed = [number for number, objective in enumerate(exact[1:], 1) if objective <= curve[-1]]
+        there = f"{exact[0] * passed[0] / (len(exact) - 1):.2f} s" if passed else "never"
+        score = ranker.score(*arrays, **options)
+        line = f"  {data:<30}{method:<7}{curve[-1]:>10.6f}{seconds:>8.2f} s, {len(curve):4d} passes"
+        print(f"{line}; exact there after {there:<7}  score {score:.4f}")
+
+
+def binary_data(quick: bool) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    names = ["breast cancer"]
+    if not quick:
+        files = {"ijcnn1": "ijcnn1/ijcnn1.tr.bz2", "covtype": "covtype/covtype.data.gz"}
+        names += [name for name, file in files.items() if _data.has(file)]
+    return [(name, x.numpy(), y.numpy()) for name, (x, y) in ((name, _data.binary(name)) for name in names)]
+
+
+def push_methods(quick: bool) -> None:
+    print("p-norm push: objective with penalty, by method")
+    for name, x, y in binary_data(quick):
+        compare_methods(PNormPushClassifier(P, alpha=ALPHA), name, x.astype(np.float64), y)
+    if not quick:
+        compare_methods(PNormPushClassifier(P, alpha=ALPHA), "Gaussian, 300,000 x 22", *imbalanced(300_000))
+
+
+def precision_methods(quick: bool) -> None:
+    print("average precision: objective with penalty, by method")
+    for name, x, y in binary_data(quick):
+        compare_methods(AveragePrecisionClassifier(alpha=ALPHA), name, x.astype(np.float64), y)
+
+
+def listwise_methods(quick: bool) -> None:
+    print("listwise: objective with penalty, by method; the score is NDCG@10")
+    names = ["diabetes"]
+    if not quick and _data.has("ltr/lightgbm-lambdarank/rank.train.gz"):
+        names.append("lightgbm-lambdarank")
+    for name in names:
+        x, y, query = (v.numpy() for v in _data.ranking(name))
+        for objective in OBJECTIVES:
+            ranker = ListwiseRanker(objective, k=10, alpha=ALPHA)
+            compare_methods(ranker, f"{name}, {objective}", x.astype(np.float64), y, qid=query)
+
+
+Section = Callable[[bool], None]
+SECTIONS: dict[str, tuple[Section, ...]] = {
+    "p-norm-push": (push_speed, step_growth, push_methods),
+    "average-precision": (precision_methods,),
+    "listwise": (listwise_methods,),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speed and objectives of the estimators, in one run.")
+    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="which sections")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        for name in options.only:
+            for section in SECTIONS[name]:
+                section(options.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""NeighborhoodComponentsAnalysis: its step against a loop of PyTorch, its fit against scikit-learn's, and MNIST.
+
+    python benchmarks/nca.py [--quick] [--only step growth fit sets mnist]
+
+Every figure is a ratio within this run. MNIST needs FCCO_DATA, a directory with ``mnist/train-images-idx3-ubyte.gz``
+and its siblings; scikit-learn's NCA would need 60,000² distances in double precision there, 29 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _timing import compare, time_of
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_classification
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import NeighborhoodComponentsAnalysis as Theirs
+from sklearn.preprocessing import scale
+from threadpoolctl import threadpool_limits
+
+from fcco.estimators._kernels import RULES, Table
+from fcco.estimators._nca import NeighborhoodComponentsAnalysis, draw_batches
+from fcco.estimators._nca_kernel import Rows, Rule, Run, train
+from fcco.functional import nca_loss
+
+Array = NDArray[Any]
+GAMMA, BETA, LR = 0.9, 0.1, 1e-3
+
+
+def objective(x: Array, y: Array, components: Array) -> float:
+    return -nca_loss(torch.as_tensor(x @ components.T), torch.as_tensor(y)).item()
+
+
+def problem(n: int, d: int, k: int) -> tuple[Array, Array, Array]:
+    random = np.random.RandomState(0)
+    x = random.randn(n, d).astype(np.float32)
+    return x, random.randint(0, 10, n), (random.randn(k, d) / d).astype(np.float32)
+
+
+def compiled_steps(x: Array, y: Array, start: Array, batch: int) -> tuple[Callable[[], None], int]:
+    """A pass over the rows, and how many steps it has."""
+    n = len(x)
+    table = Table(np.zeros((n, 2)), np.zeros(n, np.int64))
+    run = Run(start.copy(), np.zeros_like(start), np.zeros_like(start), table, np.zeros(1, np.int64))
+    rows = Rows(x, y, np.bincount(y), x.mean(0), np.ones(x.shape[1], x.dtype))
+    batches = draw_batches(np.random.RandomState(0), y, -(-n // batch), 1)
+    steps = len(batches.bounds) - 1
+    lr, values = np.full(steps, LR), np.zeros(steps)
+    return lambda: train(rows, Rule(RULES["sox"], GAMMA), run, *batches, lr, BETA, 0.0, values), steps
+
+
+def plain_torch_steps(x: Array, y: Array, start: Array, batch: int) -> Callable[[], None]:
+    """The same pass as one would write it: products, distances, the table's update, backward, SGD."""
+    n, data, label = len(x), torch.tensor(x), torch.tensor(y)
+    weights = torch.tensor(start, requires_grad=True)
+    optimizer = torch.optim.SGD([weights], lr=LR * BETA, momentum=1 - BETA)
+    table, own = torch.zeros(n, 2), torch.eye(batch, dtype=torch.bool)
+
+    def step(index: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        z = data[index] @ weights.T
+        square = (z * z).sum(1)
+        near = (-(square[:, None] + square - 2 * z @ z.T)).exp().masked_fill(own, 0.0)
+        inner = torch.stack([(near * (label[index][:, None] == label[index])).sum(1), near.sum(1)], 1)
+        with torch.no_grad():
+            old = table[index]
+            old = torch.where(old > 0, old, inner)
+            table[index] = (1 - GAMMA) * old + GAMMA * inner
+            slope = torch.stack([-1 / old[:, 1], old[:, 0] / old[:, 1] ** 2], 1) / batch
+        (inner * slope).sum().backward()
+        optimizer.step()
+
+    def one_pass() -> None:
+        for index in torch.randperm(n)[: n - n % batch].split(batch):
+            step(index)
+
+    return one_pass
+
+
+def compare_steps(quick: bool) -> None:
+    print(f"{'step':<16}{'PyTorch':>12}{'ours':>10}{'ratio':>8}{'2 threads / 1':>16}")
+    for d, k in ((256, 10), (784, 32)):
+        x, y, start = problem(64 * (20 if quick else 200), d, k)
+        ours, steps = compiled_steps(x, y, start, 64)
+        began = time.perf_counter()
+        ours()
+        first = time.perf_counter() - began
+        with threadpool_limits(1):
+            theirs, own, ratio = compare(plain_torch_steps(x, y, start, 64), ours, 3 if quick else 15, 1)
+        _, _, threads = compare(fit_on(2, x, y, k), fit_on(1, x, y, k), 3 if quick else 7, 1)
+        name = f"64 x {d} -> {k}"
+        print(f"{name:<16}{theirs / steps * 1e6:>9.0f} µs{own / steps * 1e6:>7.0f} µs{ratio:>8.1f}{threads:>16.2f}")
+        print(f"  first call, with compiling or loading what is cached: {first:.1f} s")
+
+
+def fit_on(threads: int, x: Array, y: Array, k: int) -> Callable[[], None]:
+    model = NeighborhoodComponentsAnalysis(k, init=np.eye(k, x.shape[1]) / 10, batch_size=64, max_iter=1, tol=0)
+
+    def fit() -> None:
+        with threadpool_limits(threads):
+            model.fit(x[:4096], y[:4096])
+
+    return fit
+
+
+def show_growth(quick: bool) -> None:
+    print("time of a step, 64 x 64 -> 10, by rows of the training set")
+    for n in (1000, 10_000, 100_000) if quick else (1000, 10_000, 100_000, 1_000_000):
+        x, y, start = problem(n, 64, 10)
+        ours, steps = compiled_steps(x, y, start, 64)
+        with threadpool_limits(1):
+            ours()
+            times = [time_of(ours, max(1, 2000 // steps)) / steps for _ in range(3)]
+        print(f"  {n:>9,}  {min(times) * 1e6:.0f} µs")
+
+
+def timed_fit(model: Any, x: Array, y: Array) -> float:
+    began = time.perf_counter()
+    model.fit(x, y)
+    return time.perf_counter() - began
+
+
+class Solutions:
+    """A callback that keeps every iterate, with the time."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, Array]] = []
+
+    def __call__(self, components: Array, n_iter: int) -> None:
+        self.points.append((time.perf_counter(), components))
+
+
+def compare_fits(quick: bool) -> None:
+    """How long ours takes to come within 1% of what scikit-learn reaches in the end."""
+    n = 1000 if quick else 4000
+    print(f"{'fit, ' + str(n) + ' x 64':<22}{'theirs':>9}{'reached':>9}{'ours':>8}{'within 1% after':>18}{'ratio':>8}")
+    digits, digit = load_digits(return_X_y=True)
+    random = np.random.RandomState(0)
+    rows = random.randint(0, len(digits), n)
+    noisy = digits[rows] + random.randn(n, 64), digit[rows]
+    hard = make_classification(n, 64, n_informative=20, n_classes=5, random_state=0)
+    for name, x, y in (("digits with noise", *noisy), ("make_classification", *hard)):
+        theirs, path = Theirs(random_state=0), Solutions()
+        ours = NeighborhoodComponentsAnalysis(random_state=0, max_iter=20, callback=path)
+        ours.fit(x[:300], y[:300])  # compiles
+        path.points.clear()
+        with threadpool_limits(1):
+            seconds, began = timed_fit(theirs, x, y), time.perf_counter()
+            ours.fit(x, y)
+        goal, reached = objective(x, y, theirs.components_), objective(x, y, ours.components_)
+        after = [t - began for t, a in path.points if objective(x, y, a.reshape(-1, 64)) >= 0.99 * goal]
+        took = f"{after[0]:>16.2f} s{after[0] / seconds:>8.3f}" if after else f"{'never':>18}"
+        print(f"{name:<22}{seconds:>7.1f} s{goal:>9.4f}{reached:>8.4f}{took}")
+
+
+def compare_sets(quick: bool) -> None:
+    print(f"{'objective reached':<28}{'theirs':>9}{'ours':>9}{'time, theirs':>14}{'ours':>9}")
+    for load in (load_iris, load_wine, load_breast_cancer, *(() if quick else (load_digits,))):
+        raw, y = load(return_X_y=True)
+        for kind, x in (("raw", raw), ("standardised", scale(raw))):
+            for k in (None, 2):
+                models = Theirs(k, random_state=0), NeighborhoodComponentsAnalysis(k, random_state=0)
+                times = [timed_fit(model, x, y) for model in models]
+                values = [objective(x, y, model.components_) for model in models]
+                name = f"{load.__name__[5:]}, {kind}, {k or 'all'}"
+                print(f"{name:<28}{values[0]:>9.4f}{values[1]:>9.4f}{times[0]:>12.2f} s{times[1]:>7.2f} s")
+
+
+def read_mnist(part: str) -> tuple[Array, Array]:
+    folder = Path(os.environ["FCCO_DATA"]) / "mnist"
+    images = gzip.decompress((folder / f"{part}-images-idx3-ubyte.gz").read_bytes())
+    labels = gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes())
+    x = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 784).astype(np.float32) / 255
+    return x, np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)
+
+
+def show_mnist(quick: bool) -> None:
+    if not (Path(os.environ.get("FCCO_DATA", "")) / "mnist").exists():
+        print("MNIST: FCCO_DATA does not name a directory that has it")
+        return
+    (x, y), (test_x, test_y) = read_mnist("train"), read_mnist("t10k")
+    model = NeighborhoodComponentsAnalysis(32, random_state=0, max_iter=2 if quick else 30)
+    seconds = timed_fit(model, x, y)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"MNIST, 60,000 x 784 -> 32: {seconds:.0f} s, {model.n_iter_} passes, peak of the process {peak:.2f} GB")
+    for name, map_ in (("PCA", PCA(32, random_state=0).fit(x)), ("NCA", model)):
+        neighbours = KNeighborsClassifier(3).fit(map_.transform(x), y)
+        print(f"  3 nearest neighbours after {name}: {neighbours.score(map_.transform(test_x), test_y):.4f}")
+
+
+PARTS = {"step": compare_steps, "growth": show_growth, "fit": compare_fits, "sets": compare_sets, "mnist": show_mnist}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="NCA on mini-batches against PyTorch and scikit-learn, in one run.")
+    parser.add_argument("--quick", action="store_true", help="few repeats and rows, to see that it runs")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    for part in arguments.only:
+        PARTS[part](arguments.quick)
+
+
+if __name__ == "__main__":
+    main()

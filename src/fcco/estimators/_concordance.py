@@ -1,0 +1,86 @@
+"""Harrell's concordance index in O(n log n)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fcco.estimators._risk_sets import group, sort_order
+
+Array = NDArray[Any]
+
+
+class Pairs(NamedTuple):
+    """How many comparable pairs there are of each kind."""
+
+    concordant: int
+    discordant: int
+    tied: int
+
+    @property
+    def concordance(self) -> float:
+        """The concordance index, in which a pair with tied risks counts half; NaN if there is no pair."""
+        total = self.concordant + self.discordant + self.tied
+        return (self.concordant + 0.5 * self.tied) / total if total else float("nan")
+
+
+def count_pairs(time: Array, event: Array, risk: Array, *, tied_tol: float = 1e-8) -> Pairs:
+    """Count the comparable pairs (i, j): i has an event, and j is at risk after it.
+
+    That is T_j > T_i, or T_j = T_i and j is censored. A pair is tied if the risks differ by ``tied_tol`` at most, and
+    concordant if i has the higher risk: the rules of scikit-survival's ``concordance_index_censored``.
+
+    >>> import numpy as np
+    >>> count_pairs(np.array([1.0, 2.0, 3.0]), np.array([True, False, True]), np.array([3.0, 1.0, 3.0]))
+    Pairs(concordant=1, discordant=0, tied=1)
+
+    Reference: Harrell et al., *Evaluating the Yield of Medical Tests*, 1982.
+    """
+    order = sort_order(time, event)
+    by_risk = np.argsort(risk, kind="stable")
+    rising = risk[by_risk]
+    rank = np.empty(len(risk), np.int64)
+    rank[by_risk] = np.arange(len(risk))
+    below = np.searchsorted(rising, rising - tied_tol, side="left")
+    upto = np.searchsorted(rising, rising + tied_tol, side="right")
+    return Pairs(*_count(rank[order], below, upto, *group(time[order], event[order])))
+
+
+@njit(cache=True)
+def _add(tree: Array, place: int) -> None:
+    place += 1
+    while place < len(tree):
+        tree[place] += 1
+        place += place & -place
+
+
+@njit(cache=True)
+def _sum_below(tree: Array, place: int) -> int:
+    total = 0
+    while place > 0:
+        total += tree[place]
+        place -= place & -place
+    return total
+
+
+@njit(cache=True)
+def _count(rank: Array, below: Array, upto: Array, firsts: Array, ends: Array) -> tuple[int, int, int]:
+    """Add rows to a Fenwick tree over the ranks of their risks, latest first, and ask it at each event."""
+    tree = np.zeros(len(rank) + 1, np.int64)
+    concordant, discordant, tied, begin = 0, 0, 0, 0
+    for k in range(len(ends)):
+        first, end = firsts[k], ends[k]
+        for j in range(begin, first):
+            _add(tree, rank[j])
+        for j in range(first, end):
+            lower, not_higher = _sum_below(tree, below[rank[j]]), _sum_below(tree, upto[rank[j]])
+            concordant += lower
+            tied += not_higher - lower
+            discordant += first - not_higher
+        for j in range(first, end):
+            _add(tree, rank[j])
+        begin = end
+    return concordant, discordant, tied

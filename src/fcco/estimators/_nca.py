@@ -1,0 +1,412 @@
+"""Neighbourhood components analysis on mini-batches, in scikit-learn's form."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
+
+from fcco.estimators._base import LossCurveMixin
+from fcco.estimators._kernels import RULES, Array, Table
+from fcco.estimators._nca_kernel import Rows, Rule, Run, mean_and_deviation, train
+
+_INITS = ("auto", "pca", "lda", "identity", "random")
+_SPREAD = 4.0  # mean squared distance that a start is shrunk to
+_STEPS = (1.0, 0.1, 0.01, 0.001)  # tried by learning_rate="auto", in units of the largest
+_TRIAL = 50  # steps of a trial, and the least of an iteration
+_MATES = 4  # of a class, that a batch is to hold
+_STALLS = 2  # the first divides the step by 10, the second ends the fit
+
+
+class _Batches(NamedTuple):
+    """The batches of an iteration: order[bounds[t] : bounds[t + 1]]."""
+
+    order: Array
+    bounds: Array
+
+
+class NeighborhoodComponentsAnalysis(
+    LossCurveMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
+    r"""Neighbourhood components analysis whose memory does not grow with the square of the data.
+
+    .. math:: \min_A F = -\frac 1 n \sum_i p_i + \frac \alpha 2 |A|^2, \qquad
+        p_i = \frac{\sum_{j \ne i, y_j = y_i} e^{-|A x_i - A x_j|^2}}{\sum_{j \ne i} e^{-|A x_i - A x_j|^2}}
+
+    A drop-in for ``sklearn.neighbors.NeighborhoodComponentsAnalysis``, which compares all pairs of rows in every
+    iteration. Here a batch of rows is compared with itself, and a table of the running sums of every row makes up for
+    the rest: O(batch_size²) memory, and a step whose time does not depend on n. With a few hundred rows scikit-learn's
+    L-BFGS is faster; with thousands it is slower by far (``python benchmarks/nca.py``). In two dimensions many classes
+    need more than the default iterations: ten digits reach 0.80 to 0.81 in 50 of them, scikit-learn 0.85 to 0.87.
+
+    Rows come in random order, each once a pass. A batch's mates and strangers of a row stand for those of the training
+    set, however many it has of each. Where a batch would hold fewer than four rows of a class on average, rows are
+    shuffled in groups of four or more of a class; a row without a mate in its batch waits for the next pass.
+
+    Parameters
+    ----------
+    n_components : int or None
+        Rows of A; None: as many as there are features.
+    init : {"auto", "pca", "lda", "identity", "random"} or array [n_components, n_features]
+        Where A starts, as in scikit-learn. Unless it is an array, it is shrunk to where the mean squared distance of
+        two rows is 4 if it is larger: far apart, only the nearest neighbour counts, and the objective is flat.
+    warm_start : bool
+        Start from the last solution; "auto" then takes the smallest of its steps, to stay near it.
+    max_iter : int
+        Iterations at most. One is a pass over the rows, or as many passes as make up 50 steps.
+    tol : float
+        Relative improvement of the tracked objective that counts. ``n_iter_no_change`` iterations without one divide
+        the step by ten; as many again end the fit. 0: neither. A fit that ends otherwise warns.
+    callback : callable or None
+        Called after each iteration with A, flat, and the number of iterations.
+    verbose : int
+        Print a line for each iteration, with the sum of all p_i as it is tracked.
+    random_state : int, RandomState or None
+        Of the order of rows, and of a random start.
+    method : {"sox", "soap", "moap", "bsgd"}
+        How the table is updated, see :class:`fcco.SOX` and its siblings; "bsgd" has none.
+    gamma : float
+        Rate of the table's moving average, in (0, 1].
+    beta : float
+        Rate of the gradient's moving average, in (0, 1].
+    batch_size : int
+        Rows of a batch; all of them if there are fewer.
+    learning_rate : "auto" or float
+        A number: A moves by learning_rate · v, where v is the gradient's moving average, as in
+        :class:`fcco.optim.MovingAverageSGD`. "auto": v is divided entry by entry by the root mean square of past
+        gradients, as in Adam, and each column by the deviation of its feature, so that units do not matter. An entry's
+        step is at most min(0.3, 3 / √n_features) times the root mean square of the start's entries, in the same units;
+        that, a tenth, a hundredth or a thousandth of it, whichever does best in a trial of 50 steps. Either way the
+        rate falls to 0 by half a cosine.
+    alpha : float
+        Weight of the penalty.
+    n_iter_no_change : int
+        See ``tol``.
+
+    Attributes
+    ----------
+    components_ : array [n_components, n_features]
+        A.
+    n_features_in_ : int
+    feature_names_in_ : array [n_features_in_]
+        Where X has names.
+    n_iter_ : int
+        Iterations made.
+    random_state_ : RandomState
+    loss_curve_ : list of float
+        The objective as tracked, by iteration.
+
+    >>> from sklearn.datasets import load_iris
+    >>> x, y = load_iris(return_X_y=True)
+    >>> nca = NeighborhoodComponentsAnalysis(n_components=2, random_state=0).fit(x, y)
+    >>> nca.transform(x).shape
+    (150, 2)
+    >>> nca.loss_curve_[-1] < -0.97
+    True
+
+    References
+    ----------
+    Goldberger et al., *Neighbourhood Components Analysis*, NIPS 2004; Wang and Yang, *Finite-Sum Coupled Compositional
+    Stochastic Optimization*, ICML 2022.
+    """
+
+    components_: Array
+    n_iter_: int
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        init: Any = "auto",
+        warm_start: bool = False,
+        max_iter: int = 50,
+        tol: float = 1e-4,
+        callback: Callable[[Array, int], object] | None = None,
+        verbose: int = 0,
+        random_state: Any = None,
+        method: str = "sox",
+        gamma: float = 0.9,
+        beta: float = 0.1,
+        batch_size: int = 256,
+        learning_rate: float | Literal["auto"] = "auto",
+        alpha: float = 0.0,
+        n_iter_no_change: int = 10,
+    ) -> None:
+        self.n_components = n_components
+        self.init = init
+        self.warm_start = warm_start
+        self.max_iter = max_iter
+        self.tol = tol
+        self.callback = callback
+        self.verbose = verbose
+        self.random_state = random_state
+        self.method = method
+        self.gamma = gamma
+        self.beta = beta
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.alpha = alpha
+        self.n_iter_no_change = n_iter_no_change
+
+    def fit(self, X: Any, y: Any) -> NeighborhoodComponentsAnalysis:  # noqa: N803 (scikit-learn's)
+        """Learn A from rows X, [n, n_features], and their classes y, [n]."""
+        _check_parameters(self)
+        x, y = validate_data(self, X, y, ensure_min_samples=2, dtype=(np.float64, np.float32), order="C")
+        check_classification_targets(y)
+        label = np.unique(y, return_inverse=True)[1].astype(np.int64)
+        init = self._check_start(x.shape[1])
+        self.random_state_ = check_random_state(self.random_state)
+        began = time.perf_counter()
+        resumed = self.warm_start and hasattr(self, "components_")
+        start = self.components_ if resumed else self._start(x, label, init)
+        fit = _Fit(self, x, label, start, self.random_state_)
+        # Products this small are slower on several threads than on one.
+        with threadpool_limits(1, user_api="blas"):
+            fit.choose_step(_STEPS[-1:] if resumed else _STEPS)
+            settled = self._iterate(fit)
+        self.components_ = fit.run.a
+        name = type(self).__name__
+        if not settled:
+            warnings.warn(
+                f"[{name}] NCA did not converge: the objective had not settled to within tol={self.tol} in "
+                f"max_iter={self.max_iter} iterations",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        if self.verbose:
+            print(f"[{name}] Training took {time.perf_counter() - began:8.2f}s.")
+        return self
+
+    def transform(self, X: Any) -> Array:  # noqa: N803 (scikit-learn's)
+        """A x for every row x of X, [n, n_features]."""
+        check_is_fitted(self)
+        x = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        return x @ self.components_.T
+
+    def _iterate(self, fit: _Fit) -> bool:
+        """Iterate until the objective settles; whether it did."""
+        name, n = type(self).__name__, len(fit.rows.label)
+        if self.verbose:
+            header = f"{'Iteration':>10} {'Objective Value':>20} {'Time(s)':>10}"
+            print(f"[{name}]\n[{name}] {header}\n[{name}] {'-' * len(header)}")
+        self.loss_curve_, self.n_iter_ = [], 0
+        best, since_best, stalls = np.inf, 0, 0
+        while self.n_iter_ < self.max_iter:
+            began = time.perf_counter()
+            value = fit.iterate(self.n_iter_, stalls)
+            self.n_iter_ += 1
+            self.loss_curve_.append(value)
+            if self.verbose:
+                print(f"[{name}] {self.n_iter_:>10} {-n * value:>20.6e} {time.perf_counter() - began:>10.2f}")
+                sys.stdout.flush()
+            if self.callback is not None:
+                self.callback(fit.run.a.ravel().copy(), self.n_iter_)
+            since_best = 0 if value < best - self.tol * max(abs(value), 1e-12) else since_best + 1
+            best = min(best, value)
+            if self.tol > 0 and since_best >= self.n_iter_no_change:
+                since_best, stalls = 0, stalls + 1
+                if stalls == _STALLS:
+                    return True
+        return stalls > 0 or self.tol == 0
+
+    def _check_start(self, n_features: int) -> Any:
+        """Refuse a number of components or a start that does not suit the features; ``init``, checked."""
+        wanted, init = self.n_components, self.init
+        if wanted is not None and wanted > n_features:
+            raise ValueError(
+                f"The preferred dimensionality of the projected space `n_components` ({wanted}) cannot be greater than "
+                f"the given data dimensionality ({n_features})!"
+            )
+        if self.warm_start and hasattr(self, "components_") and self.components_.shape[1] != n_features:
+            raise ValueError(
+                f"The new inputs dimensionality ({n_features}) does not match the input dimensionality of the "
+                f"previously learned transformation ({self.components_.shape[1]})."
+            )
+        if isinstance(init, str):
+            return init
+        init = check_array(init)
+        if init.shape[1] != n_features:
+            raise ValueError(
+                f"The input dimensionality ({init.shape[1]}) of the given linear transformation `init` must match the "
+                f"dimensionality of the given inputs `X` ({n_features})."
+            )
+        if init.shape[0] > init.shape[1]:
+            raise ValueError(
+                f"The output dimensionality ({init.shape[0]}) of the given linear transformation `init` cannot be "
+                f"greater than its input dimensionality ({init.shape[1]})."
+            )
+        if wanted is not None and wanted != init.shape[0]:
+            raise ValueError(
+                f"The preferred dimensionality of the projected space `n_components` ({wanted}) does not match the "
+                f"output dimensionality of the given linear transformation `init` ({init.shape[0]})!"
+            )
+        return init
+
+    def _start(self, x: Array, label: Array, init: Any) -> Array:
+        if not isinstance(init, str):
+            return init
+        start = self._named_start(x, label, init)
+        counts = np.bincount(label)
+        if len(counts) == 1 or counts.max() == 1:
+            return start  # every A is as good
+        sample = x[self.random_state_.permutation(len(x))[:1000]]
+        spread = 2 * float(np.var(sample @ start.T, axis=0, dtype=np.float64).sum())
+        return start * np.sqrt(_SPREAD / spread) if spread > _SPREAD else start
+
+    def _named_start(self, x: Array, label: Array, init: str) -> Array:
+        n_classes, n_features = label.max() + 1, x.shape[1]
+        k = self.n_components or n_features
+        if init == "auto":
+            init = "lda" if k <= min(n_features, n_classes - 1) else "pca" if k < min(x.shape) else "identity"
+        if init == "identity":
+            return np.eye(k, n_features)
+        if init == "random":
+            return self.random_state_.standard_normal(size=(k, n_features))
+        began = time.perf_counter()
+        if self.verbose:
+            kind = "principal" if init == "pca" else "most discriminative"
+            print(f"Finding {kind} components... ", end="")
+            sys.stdout.flush()
+        if init == "pca":
+            start = PCA(n_components=k, random_state=self.random_state_).fit(x).components_
+        else:
+            start = LinearDiscriminantAnalysis(n_components=k).fit(x, label).scalings_.T[:k]
+        if self.verbose:
+            print(f"done in {time.perf_counter() - began:5.2f}s")
+        return start
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.components_.shape[0]
+
+
+class _Fit:
+    """A fit under way: the data, the state, and the steps."""
+
+    def __init__(
+        self, model: NeighborhoodComponentsAnalysis, x: Array, label: Array, start: Array, random: np.random.RandomState
+    ) -> None:
+        self.model, self.random = model, random
+        self.normalise = model.learning_rate == "auto"
+        center, deviation = mean_and_deviation(x)
+        scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+        self.rows = Rows(x, label, np.bincount(label), center, scale if self.normalise else np.ones_like(scale))
+        self.start = np.ascontiguousarray(start, x.dtype)
+        size = float(np.sqrt(np.mean(np.square(self.start * deviation, dtype=np.float64))))
+        self.largest_step = size * min(0.3, 3 / np.sqrt(x.shape[1]))
+        self.rule = Rule(RULES[model.method], float(model.gamma))
+        self.per_pass = -(-len(x) // min(model.batch_size, len(x)))
+        self.batches = self._draw()
+        self.step = 0.0
+        self.run = self._fresh()
+
+    def _fresh(self) -> Run:
+        a, n = self.start.copy(), len(self.rows.label)
+        square = np.zeros_like(a) if self.normalise else np.zeros((0, 0), a.dtype)
+        return Run(a, np.zeros_like(a), square, Table(np.zeros((n, 2)), np.zeros(n, np.int64)), np.zeros(1, np.int64))
+
+    def _draw(self) -> _Batches:
+        return draw_batches(self.random, self.rows.label, self.per_pass, max(1, -(-_TRIAL // self.per_pass)))
+
+    def choose_step(self, candidates: Sequence[float]) -> None:
+        """The step that does best in a short trial on the first batches."""
+        if self.model.learning_rate != "auto":
+            self.step = float(self.model.learning_rate)
+            return
+        steps = self.largest_step * np.array(candidates)
+        outcomes = [self._train(self._fresh(), np.full(_TRIAL, step))[_TRIAL // 2 :].mean() for step in steps]
+        self.step = float(steps[np.argmin(np.nan_to_num(outcomes, nan=np.inf))])
+
+    def iterate(self, number: int, stalls: int) -> float:
+        """An iteration; the objective as tracked in its last pass."""
+        model = self.model
+        if number > 0:
+            self.batches = self._draw()
+        done = (number + np.linspace(0, 1, len(self.batches.bounds) - 1, endpoint=False)) / model.max_iter
+        lr = self.step * 0.1**stalls * 0.5 * (1 + np.cos(np.pi * done))
+        values = self._train(self.run, lr)
+        if not np.isfinite(values).all() or not np.isfinite(self.run.a).all():
+            raise FloatingPointError(
+                f"{type(model).__name__}: A or the objective is no longer finite after iteration {number + 1}; lower "
+                f"learning_rate={model.learning_rate!r}, or scale the features"
+            )
+        penalty = 0.5 * model.alpha * float(np.sum(np.square(self.run.a, dtype=np.float64)))
+        return float(values[-self.per_pass :].mean()) + penalty
+
+    def _train(self, run: Run, lr: Array) -> Array:
+        values = np.zeros(len(lr))
+        model = self.model
+        train(self.rows, self.rule, run, *self.batches, lr, float(model.beta), float(model.alpha), values)
+        return values
+
+
+def draw_batches(random: np.random.RandomState, label: Array, per_pass: int, passes: int) -> _Batches:
+    """Passes over all rows in random order, each in batches of equal size, give or take one."""
+    n = len(label)
+    sizes = np.bincount(label)
+    grouped = n / per_pass < _MATES * np.count_nonzero(sizes)
+    orders = [_shuffle_groups(random, label, sizes) if grouped else random.permutation(n) for _ in range(passes)]
+    ends = n * np.arange(1, per_pass + 1) // per_pass
+    bounds = np.concatenate([[0], *(ends + n * k for k in range(passes))])
+    return _Batches(np.concatenate(orders), bounds)
+
+
+def _shuffle_groups(random: np.random.RandomState, label: Array, sizes: Array) -> Array:
+    """Rows in random order, but in groups of ``_MATES`` or a few more of a class."""
+    order = random.permutation(len(label))
+    order = order[np.argsort(label[order], kind="stable")]
+    own = label[order]
+    place = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[own]
+    # What is left over at the end of a class joins the group before it.
+    group = np.minimum(place // _MATES, np.maximum(sizes[own] // _MATES - 1, 0))
+    begins = np.flatnonzero(np.concatenate([[True], (np.diff(own) != 0) | (np.diff(group) != 0)]))
+    rank = random.permutation(len(begins))[np.cumsum(np.bincount(begins, minlength=len(order))) - 1]
+    return order[np.argsort(rank, kind="stable")]
+
+
+def _check_parameters(model: NeighborhoodComponentsAnalysis) -> None:
+    for name, least in (("n_components", 1), ("max_iter", 1), ("batch_size", 2), ("n_iter_no_change", 1)):
+        value = getattr(model, name)
+        if value is None and name == "n_components":
+            continue
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+    for name in ("tol", "alpha"):
+        value = getattr(model, name)
+        if not isinstance(value, Real) or not 0 <= float(value) < np.inf:
+            raise ValueError(f"{name} must be a number >= 0, got {value!r}")
+    for name in ("gamma", "beta"):
+        value = getattr(model, name)
+        if not isinstance(value, Real) or not 0 < float(value) <= 1:
+            raise ValueError(f"{name} must be a number in (0, 1], got {value!r}")
+    rate = model.learning_rate
+    if rate != "auto" and not (isinstance(rate, Real) and 0 < float(rate) < np.inf):
+        raise ValueError(f"learning_rate must be 'auto' or a positive number, got {rate!r}")
+    if model.method not in RULES:
+        raise ValueError(f"method must be one of {sorted(RULES)}, got {model.method!r}")
+    if isinstance(model.init, str) and model.init not in _INITS:
+        raise ValueError(f"init must be one of {_INITS} or an array, got {model.init!r}")
+    if model.callback is not None and not callable(model.callback):
+        raise ValueError(f"callback must be callable or None, got {model.callback!r}")

@@ -1,0 +1,238 @@
+"""Sums over risk sets, compiled: the partial likelihood, its gradient and its Hessian after one sort.
+
+With rows by falling time, and within a time the censored first, the events of each distinct time t_k close a group of
+rows, and the risk set of t_k is all rows up to there. Let w_j = e^{h_j}, and of group k let D_l = rest + c_l tied be
+the denominators, where ``tied`` is the sum of w over its d events, ``rest`` the sum over all rows before them, and
+c_l = 1 (Breslow) or 1 - l/d (Efron), l = 0 ... d - 1. Then
+
+    F = Σ_k Σ_l log D_l - Σ_events h,    ∇F = Σ_j (a_j - E_j) x_j,
+    ∇²F = Σ_j a_j x_j x_jᵀ - Σ_k Σ_l m_l m_lᵀ,    m_l = (rest_1 + c_l tied_1) / D_l,
+
+with rest_1 and tied_1 the sums of w x, and a_j the hazard w_j (Σ_k Σ_l [1 or, if j is one of the tied, c_l] / D_l)
+that row j has passed through. Both terms of the Hessian are products of tall matrices, left to BLAS. Only positive
+numbers are added up, and the unit that w is counted in follows the largest h, so that no risk set underflows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fcco.estimators._cox_rows import Rows
+
+Array = NDArray[Any]
+
+_RISE = 300.0  # how far h may lie above the unit before it is changed: e^(2 * 300) n^2 is still finite
+
+
+class RiskSets(NamedTuple):
+    """Which rows die when: of the sorted rows, group by group."""
+
+    event: Array  # [n] of bool
+    firsts: Array  # [K]: where the events of each group begin
+    ends: Array  # [K]: where they, and the group, end
+    efron: bool
+
+
+class Sums(NamedTuple):
+    """What is known of each group once its risk set is summed, [K] each, in units of e^unit."""
+
+    unit: Array
+    total: Array  # rest + tied
+    hazard: Array  # Σ 1 / D_l
+    own_hazard: Array  # Σ c_l / D_l
+    lead: Array  # Σ_l m_l m_lᵀ = p pᵀ + q qᵀ with p = lead rest_1 + mix tied_1
+    mix: Array
+    left: Array  # and q = left tied_1
+
+
+def sort_order(time: Array, event: Array) -> Array:
+    """Rows by falling time, within a time the censored first."""
+    censored_first = np.argsort(event, kind="stable")
+    return censored_first[np.argsort(-time[censored_first], kind="stable")]
+
+
+@njit(cache=True)
+def group(time: Array, event: Array) -> tuple[Array, Array]:
+    """Of sorted rows, where the events of each group begin and end; a last group without events may follow."""
+    n, count = len(time), 0
+    firsts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
+    end = 0
+    while end < n:
+        first = end
+        while first < n and not event[first]:
+            first += 1
+        end = first
+        while end < n and event[end] and time[end] == time[first]:
+            end += 1
+        firsts[count], ends[count] = first, end
+        count += 1
+    return firsts[:count].copy(), ends[:count].copy()
+
+
+@njit(cache=True)
+def _share(rest: float, tied: float, d: int, efron: bool, k: int, sums: Sums) -> float:
+    """Set what group k adds up to, and return the sum of log D_l."""
+    if d == 1 or not efron:
+        total = rest + tied
+        sums.hazard[k] = sums.own_hazard[k] = d / total
+        sums.lead[k] = sums.mix[k] = math.sqrt(d) / total
+        sums.left[k] = 0.0
+        return d * math.log(total)
+    logs, hazard, own, pp, pq, qq = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for place in range(d):
+        c = 1.0 - place / d
+        inverse = 1.0 / (rest + c * tied)
+        logs -= math.log(inverse)
+        hazard += inverse
+        own += c * inverse
+        pp += inverse * inverse
+        pq += c * inverse * inverse
+        qq += c * c * inverse * inverse
+    sums.hazard[k], sums.own_hazard[k] = hazard, own
+    sums.lead[k] = math.sqrt(pp)
+    sums.mix[k] = pq / sums.lead[k]
+    sums.left[k] = math.sqrt(max(qq - sums.mix[k] ** 2, 0.0))
+    return logs
+
+
+@njit(cache=True)
+def weigh(h: Array, sets: RiskSets, weight: Array, sums: Sums) -> float:
+    """Set w and the sums of each group; return F."""
+    loss, rest, unit, begin = 0.0, 0.0, h[0], 0
+    for k in range(len(sets.ends)):
+        first, end = sets.firsts[k], sets.ends[k]
+        peak = unit
+        for j in range(begin, end):
+            peak = max(peak, h[j])
+        if peak > unit + _RISE:
+            rest *= math.exp(unit - peak)
+            unit = peak
+        for j in range(begin, end):
+            weight[j] = math.exp(h[j] - unit)
+        tied = 0.0
+        for j in range(begin, first):
+            rest += weight[j]
+        for j in range(first, end):
+            tied += weight[j]
+            loss += unit - h[j]
+        sums.unit[k], sums.total[k] = unit, rest + tied
+        if end > first:
+            loss += _share(rest, tied, end - first, sets.efron, k, sums)
+        else:
+            sums.hazard[k] = sums.own_hazard[k] = 0.0
+        rest, begin = rest + tied, end
+    return loss
+
+
+@njit(cache=True)
+def pass_through(sets: RiskSets, weight: Array, sums: Sums, hazard: Array) -> None:
+    """Set a, the hazard that each row has passed through, earliest groups first."""
+    passed, unit = 0.0, sums.unit[-1]
+    for k in range(len(sets.ends) - 1, -1, -1):
+        passed *= math.exp(sums.unit[k] - unit)
+        unit = sums.unit[k]
+        for j in range(sets.firsts[k], sets.ends[k]):
+            hazard[j] = weight[j] * (passed + sums.own_hazard[k])
+        passed += sums.hazard[k]
+        for j in range(sets.ends[k - 1] if k else 0, sets.firsts[k]):
+            hazard[j] = weight[j] * passed
+
+
+@njit(cache=True)
+def _scale_rows(
+    block: Array,
+    begin: int,
+    k: int,
+    sets: RiskSets,
+    sums: Sums,
+    weight: Array,
+    hazard: Array,
+    running: Array,
+    spread: Array,
+    means: Array,
+) -> tuple[int, int]:
+    """Of a block of rows, set √a x and the p and q of the groups that end in it; the next group, and how many of these.
+
+    ``running`` carries rest_1 and tied_1, [2, d], from block to block.
+    """
+    used, d = 0, block.shape[1]
+    for i in range(len(block)):
+        j = begin + i
+        root, w, side = math.sqrt(hazard[j]), weight[j], 1 if sets.event[j] else 0
+        for c in range(d):
+            spread[i, c] = root * block[i, c]
+            running[side, c] += w * block[i, c]
+        if j + 1 < sets.ends[k]:
+            continue
+        if sets.event[j]:
+            lead, mix, left = sums.lead[k], sums.mix[k], sums.left[k]
+            for c in range(d):
+                means[used, c] = lead * running[0, c] + mix * running[1, c]
+            used += 1
+            if left > 0.0:
+                for c in range(d):
+                    means[used, c] = left * running[1, c]
+                used += 1
+        k += 1
+        change = math.exp(sums.unit[k - 1] - sums.unit[k]) if k < len(sets.ends) else 1.0
+        for c in range(d):
+            running[0, c] = (running[0, c] + running[1, c]) * change
+            running[1, c] = 0.0
+    return k, used
+
+
+class CoxObjective:
+    """F(w)/n_E + ½ Σ penalty_k w_k² and its derivatives, on standardised rows.
+
+    Args:
+        rows: sorted by :func:`sort_order`.
+        sets: the groups of these rows; at least one has an event.
+        penalty: [d].
+    """
+
+    def __init__(self, rows: Rows, sets: RiskSets, penalty: Array) -> None:
+        self.rows, self.sets, self.penalty = rows, sets, penalty
+        self.events = int(sets.event.sum())
+        n, groups = len(sets.event), len(sets.ends)
+        self.weight, self.hazard = np.empty(n), np.empty(n)
+        self.sums = Sums(*(np.empty(groups) for _ in Sums._fields))
+        self.w = np.zeros(rows.shape[1])
+
+    def value(self, w: Array) -> float:
+        """The objective at w, where :meth:`derivatives` are then taken; not finite where w is too large for numbers."""
+        self.w = w
+        h = self.rows.linear(w)
+        if not np.isfinite(h).all():
+            return np.inf
+        self.fit = weigh(h, self.sets, self.weight, self.sums)
+        return self.fit / self.events + 0.5 * float(self.penalty @ w**2)
+
+    def derivatives(self) -> tuple[Array, Array]:
+        """Gradient [d] and Hessian [d, d] at the w of the last value."""
+        pass_through(self.sets, self.weight, self.sums, self.hazard)
+        d = self.rows.shape[1]
+        gradient, hessian, running, k = np.zeros(d), np.zeros((d, d)), np.zeros((2, d)), 0
+        spread = means = np.empty((0, d))
+        for where, block in self.rows.blocks():
+            if len(spread) < len(block):
+                spread, means = np.empty((len(block), d)), np.empty((len(block) + 1, d))
+            k, used = _scale_rows(
+                block, where.start, k, self.sets, self.sums, self.weight, self.hazard, running, spread, means
+            )
+            gradient += (self.hazard[where] - self.sets.event[where]) @ block
+            scaled, ended = spread[: len(block)], means[:used]
+            hessian += scaled.T @ scaled
+            hessian -= ended.T @ ended
+        gradient, hessian = gradient / self.events, hessian / self.events
+        return gradient + self.penalty * self.w, hessian + np.diag(self.penalty)
+
+    def log_baseline(self) -> Array:
+        """Logarithm of Breslow's hazard at each distinct event time, latest first, for h = 0."""
+        deaths = self.sets.ends - self.sets.firsts
+        kept = deaths > 0
+        return np.log(deaths[kept] / self.sums.total[kept]) - self.sums.unit[kept]

@@ -1,0 +1,386 @@
+"""Cox's proportional hazards as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning, UndefinedMetricWarning
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fcco._checks import check_rate, whole_number
+from fcco.estimators._base import LossCurveMixin
+from fcco.estimators._concordance import count_pairs
+from fcco.estimators._cox_minibatch import Descent, MiniBatch
+from fcco.estimators._cox_newton import Fit, newton
+from fcco.estimators._cox_rows import Rows, linear
+from fcco.estimators._kernels import RULES
+from fcco.estimators._risk_sets import CoxObjective, RiskSets, group, sort_order
+from fcco.estimators._survival_target import as_survival
+from fcco.functional._checks import check_choice, check_number
+
+Array = NDArray[Any]
+
+_METHODS = ("exact", *RULES)
+_TIES = ("breslow", "efron")
+_NORMAL_95 = float(special.ndtri(0.975))
+
+
+class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
+    r"""Cox's proportional hazards: a log risk, linear in the features, from times some of which are censored.
+
+    .. math:: F(w) = \frac{1}{n_E} \sum_{i : E_i = 1} \log \sum_{j : T_j \ge T_i} e^{w^T (x_j - x_i)}
+              + \frac{\alpha}{2} \|w\|^2
+
+    The default, ``method="exact"``, is Newton's method with step-halving: O(n d) memory, O(n d²) for an iteration
+    after one sort, a few iterations. It is both faster and better than mini-batches. On 10^6 rows of 20 features, one
+    thread, in one run of ``python benchmarks/cox.py``:
+
+    - untied times: 4.0 s; scikit-survival 150 s, lifelines 281 s; ``method="soap"`` 13 s, to 1e-4 above the minimum;
+    - tied times, by Efron: 2.5 s; scikit-survival 93 s, lifelines 17 s.
+
+    ``y`` is a structured array of event and time, as scikit-survival's; or two columns (time, event) in this order,
+    or, in a data frame, named so; or one-dimensional: times, all of events. Only the order of times matters to the
+    coefficients, and times may be negative.
+
+    Constant features get a coefficient of 0; of collinear ones only the sum is determined, and they share it; the
+    standard errors of both are NaN. If the likelihood rises for ever along some direction (the events can be told
+    from their risk sets without error), a ``ConvergenceWarning`` names the features: the coefficients are then those
+    where the rise became negligible, and alpha > 0 makes them finite.
+
+    Parameters
+    ----------
+    method : {"exact", "bsgd", "soap", "moap", "sox"}, default="exact"
+        Newton's method, or the rule of mini-batch descent (see :class:`fcco.SOX`). Descent needs dense X and Breslow's
+        ties. It takes the best of the iterates after each pass, and halves its rate after a pass without progress.
+    ties : {"breslow", "efron"}, default="breslow"
+        How events at the same time are treated; see :func:`fcco.functional.cox_loss`.
+    alpha : float, default=0.0
+        Of the L2 penalty, in units of the features. As n_E is divided by, scikit-survival's alpha is n_E times this.
+    learning_rate : "auto" or float, default="auto"
+        Of descent, for features of unit spread (steps are scaled accordingly). "auto" tries a grid, each for 300
+        steps, and takes the one with the lowest F.
+    gamma, beta : float, default=0.7, 0.1
+        Rates, in (0, 1], of the table of inner estimates and of the gradient's moving average.
+    batch_size : int, default=64
+        Rows of a batch of descent.
+    max_iter : int, default=100
+        Iterations of Newton's method, or passes over the data, at most.
+    tol : float or None, default=None
+        Newton's method ends when the log-likelihood of all data would rise by less (None: 1e-12); descent when F,
+        within ``n_iter_no_change`` passes, has not fallen by this share of its size (None: 1e-6).
+    n_iter_no_change : int, default=5
+        See ``tol``.
+    warm_start : bool, default=False
+        Whether to begin at the coefficients of the last fit, instead of 0.
+    random_state : int, RandomState or None, default=None
+        Of the batches.
+    verbose : int, default=0
+        Whether to print F as it falls.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+    covariance_ : ndarray of shape (n_features, n_features)
+        The inverse of the (penalised) observed information at ``coef_``.
+    standard_error_ : ndarray of shape (n_features,)
+    mean_ : ndarray of shape (n_features,)
+        Of the features; the baseline is for a row at the mean.
+    log_likelihood_ : float
+        The partial log-likelihood of the training data, without the penalty.
+    unique_times_ : ndarray of shape (n_times,)
+        All times in the training data, of events and of censoring, rising.
+    baseline_cumulative_hazard_ : ndarray of shape (n_times,)
+        Breslow's estimate at these times.
+    loss_curve_ : list of float
+        F at each iterate of Newton's method, or after each pass.
+    n_iter_, n_features_in_, feature_names_in_, learning_rate_
+        As in scikit-learn; the last one of descent only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(500, 2))
+    >>> life, watched = rng.exponential(np.exp(-X @ [1.0, -0.5])), rng.exponential(2.0, size=500)
+    >>> y = np.column_stack([np.minimum(life, watched), life <= watched])
+    >>> model = CoxRegressor().fit(X, y)
+    >>> print(model.coef_.round(2), model.standard_error_.round(2), round(model.score(X, y), 2))
+    [ 0.88 -0.52] [0.07 0.06] 0.74
+    >>> model.predict_survival_function(X[:2], times=[0.5, 1.0], as_frame=False).round(2)
+    array([[0.53, 0.27],
+           [0.41, 0.16]])
+
+    References
+    ----------
+    Cox, *Regression Models and Life-Tables*, 1972. Breslow, *Covariance Analysis of Censored Survival Data*, 1974.
+    Efron, *The Efficiency of Cox's Likelihood Function for Censored Data*, 1977. Heinze and Schemper, *A Solution to
+    the Problem of Monotone Likelihood in Cox Regression*, 2001.
+    """
+
+    def __init__(
+        self,
+        *,
+        method: str = "exact",
+        ties: str = "breslow",
+        alpha: float = 0.0,
+        learning_rate: float | str = "auto",
+        gamma: float = 0.7,
+        beta: float = 0.1,
+        batch_size: int = 64,
+        max_iter: int = 100,
+        tol: float | None = None,
+        n_iter_no_change: int = 5,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.method = method
+        self.ties = ties
+        self.alpha = alpha
+        self.learning_rate = learning_rate
+        self.gamma = gamma
+        self.beta = beta
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Fit to features X, [n, d], dense or sparse, and to times and events.
+
+        Raises:
+            ValueError: a parameter out of range, no event at all, or X and y that cannot be meant.
+        """
+        self._check_parameters()
+        before = getattr(self, "coef_", None) if self.warm_start else None
+        kinds = "csr" if self._exact else False
+        x = validate_data(self, X, accept_sparse=kinds, dtype=[np.float64, np.float32])
+        if before is not None and len(before) != x.shape[1]:
+            raise ValueError(f"warm_start: X has {x.shape[1]} features, and the fit before had {len(before)}")
+        time, event = as_survival(y)
+        check_consistent_length(x, time)
+        if not event.any():
+            raise ValueError(f"y has no event: all {len(time)} times are censored")
+        order = sort_order(time, event)
+        rows = Rows(x, order)
+        sets = RiskSets(event[order], *group(time[order], event[order]), self.ties == "efron")
+        objective = CoxObjective(rows, sets, self.alpha * rows.scale**-2.0)
+        start = np.zeros(x.shape[1])
+        if before is not None:
+            start = before * np.where(np.isfinite(rows.scale), rows.scale, 0.0)
+        if self._exact:
+            self._fit_newton(objective, start)
+        else:
+            self._fit_descent(x, time, event, objective, start)
+        self._set_baseline(objective, time, time[order][sets.firsts[sets.firsts < sets.ends]])
+        return self
+
+    @property
+    def _exact(self) -> bool:
+        return self.method == "exact"
+
+    def _check_parameters(self) -> None:
+        check_choice(self.method, "method", _METHODS)
+        check_choice(self.ties, "ties", _TIES)
+        if self.ties != "breslow" and not self._exact:
+            raise ValueError(f"method={self.method!r} has Breslow's ties only, got ties={self.ties!r}")
+        for name in ("batch_size", "max_iter", "n_iter_no_change"):
+            whole_number(name, getattr(self, name))
+        for name in ("gamma", "beta"):
+            check_rate(name, type(self).__name__, getattr(self, name), largest=1.0)
+        check_number(self.alpha, "alpha", at_least=0.0)
+        if self.tol is not None:
+            check_number(self.tol, "tol, if not None,", at_least=0.0)
+        if self.learning_rate != "auto":
+            check_number(self.learning_rate, 'learning_rate, if not "auto",', above=0.0)
+
+    def _fit_newton(self, objective: CoxObjective, start: Array) -> None:
+        def report(number: int, value: float) -> None:
+            if self.verbose:
+                print(f"[CoxRegressor] iteration {number:3d}  objective {value:.10g}")
+
+        tol = 1e-12 if self.tol is None else float(self.tol)
+        fit = newton(objective, start, max_iter=self.max_iter, tol=tol, report=report)
+        self._set_coefficients(objective, fit)
+        if fit.endless is not None:
+            self._warn_endless(fit.endless)
+        elif not fit.converged:
+            warnings.warn(
+                f"CoxRegressor reached max_iter={self.max_iter} before Newton's method converged",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _fit_descent(self, x: Array, time: Array, event: Array, objective: CoxObjective, start: Array) -> None:
+        how = MiniBatch(
+            method=self.method,
+            learning_rate=self.learning_rate,
+            gamma=float(self.gamma),
+            beta=float(self.beta),
+            batch_size=int(self.batch_size),
+            alpha=float(self.alpha),
+            max_iter=int(self.max_iter),
+            tol=1e-6 if self.tol is None else float(self.tol),
+            n_iter_no_change=int(self.n_iter_no_change),
+            verbose=int(self.verbose),
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+        )
+        # Read-only arrays are a type of their own, for which all would be compiled once more.
+        x, time = (np.require(part, requirements=["C", "W"]) for part in (x, time))
+        w, curve, self.learning_rate_ = Descent(x, time, event, objective, how).minimise(start)
+        # Newton's method for no iteration: the information at w.
+        here = newton(objective, w, max_iter=1, tol=0.0, report=lambda *_: None)
+        self._set_coefficients(objective, Fit(w, here.covariance, curve, True, None))
+
+    def _set_coefficients(self, objective: CoxObjective, fit: Fit) -> None:
+        scale = objective.rows.scale
+        self.coef_ = fit.w / scale
+        with np.errstate(invalid="ignore"):
+            self.covariance_ = fit.covariance / scale / scale[:, None]
+        self.standard_error_ = np.sqrt(np.diag(self.covariance_))
+        self.mean_ = objective.rows.mean
+        self.log_likelihood_ = -objective.fit
+        self.loss_curve_ = fit.curve
+        self.n_iter_ = len(fit.curve)
+
+    def _warn_endless(self, direction: Array) -> None:
+        share = np.abs(direction) / np.abs(direction).max()
+        names = [str(name) for name, part in zip(self._names(), share, strict=True) if part > 0.1]
+        warnings.warn(
+            f"the likelihood rises for ever along {', '.join(names[:10])}: these features tell the events from their "
+            "risk sets without error, and the coefficients have no finite optimum; set alpha > 0",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+    def _set_baseline(self, objective: CoxObjective, time: Array, event_times: Array) -> None:
+        log_hazard = np.logaddexp.accumulate(objective.log_baseline()[::-1])
+        self.unique_times_ = np.unique(time)
+        self._log_baseline = _at(self.unique_times_, event_times[::-1], log_hazard)
+
+    @property
+    def baseline_cumulative_hazard_(self) -> Array:
+        """Breslow's estimate of the cumulative hazard of a row at the mean, at ``unique_times_``."""
+        with np.errstate(over="ignore"):
+            return np.exp(self._log_baseline)
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """Log risk, [n], relative to a row at the mean of the training data: coefᵀ (x - mean).
+
+        This is lifelines' ``predict_log_partial_hazard``; scikit-survival's ``predict`` is the same plus
+        ``mean_ @ coef_``.
+        """
+        check_is_fitted(self)
+        x = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        return linear(x, self.coef_) - self.mean_ @ self.coef_
+
+    def score(self, X: Any, y: Any) -> float:  # noqa: N803
+        """Harrell's concordance index of the predictions, with ties as scikit-survival has them; O(n log n).
+
+        NaN, and an ``UndefinedMetricWarning``, if no pair can be compared.
+        """
+        risk = self.predict(X)
+        time, event = as_survival(y)
+        check_consistent_length(risk, time)
+        index = count_pairs(time, event, risk).concordance
+        if np.isnan(index):
+            warnings.warn("no two of these times can be compared", UndefinedMetricWarning, stacklevel=2)
+        return index
+
+    def predict_cumulative_hazard_function(
+        self,
+        X: Any,  # noqa: N803
+        times: Any = None,
+        as_frame: bool | None = None,
+    ) -> Any:
+        """Cumulative hazards, a step function of time: Breslow's baseline times the risk.
+
+        Args:
+            X: [n, d].
+            times: [m], where; ``unique_times_`` by default (which is m n numbers: with many rows, choose). The hazard
+                is 0 before the first time of the training data, and stays where it is after the last.
+            as_frame: a data frame whose columns are times (lifelines has the transpose), or an array, [n, m]; by
+                default a frame if pandas is installed.
+        """
+        risk = self.predict(X)
+        times = self.unique_times_ if times is None else np.atleast_1d(np.asarray(times, dtype=np.float64))
+        if times.ndim != 1 or np.isnan(times).any():
+            raise ValueError(f"times must be one-dimensional and not NaN, got {times}")
+        with np.errstate(over="ignore"):
+            hazard = np.exp(risk[:, None] + _at(times, self.unique_times_, self._log_baseline))
+        return _framed(hazard, X, times) if _wants_frame(as_frame) else hazard
+
+    def predict_survival_function(
+        self,
+        X: Any,  # noqa: N803
+        times: Any = None,
+        as_frame: bool | None = None,
+    ) -> Any:
+        """The probability to live beyond each time: e to the minus cumulative hazard, whose arguments it has."""
+        return np.exp(-self.predict_cumulative_hazard_function(X, times, as_frame))
+
+    @property
+    def summary(self) -> Any:
+        """A table like lifelines': coefficients, hazard ratios, standard errors, 95% bounds, z and p of w = 0.
+
+        A data frame by feature, or without pandas a structured array. The errors are those of maximum likelihood:
+        meant for alpha = 0 and a fit that converged.
+        """
+        check_is_fitted(self)
+        coef, error = self.coef_, self.standard_error_
+        lower, upper = coef - _NORMAL_95 * error, coef + _NORMAL_95 * error
+        z = coef / error
+        columns = {
+            "coef": coef,
+            "exp(coef)": np.exp(coef),
+            "se(coef)": error,
+            "coef lower 95%": lower,
+            "coef upper 95%": upper,
+            "exp(coef) lower 95%": np.exp(lower),
+            "exp(coef) upper 95%": np.exp(upper),
+            "z": z,
+            "p": 2.0 * special.ndtr(-np.abs(z)),
+        }
+        if _wants_frame(None):
+            import pandas as pd
+
+            return pd.DataFrame(columns, index=pd.Index(self._names(), name="covariate"))
+        names = np.array(self._names(), dtype=str)
+        table = np.empty(len(coef), dtype=[("covariate", names.dtype), *((name, np.float64) for name in columns)])
+        for name, column in {"covariate": names, **columns}.items():
+            table[name] = column
+        return table
+
+    def _names(self) -> list[str]:
+        return list(getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)]))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._exact  # the loop over batches reads rows of an array
+        tags.target_tags.required = True
+        return tags
+
+
+def _at(times: Array, steps: Array, values: Array) -> Array:
+    """A step function of logarithms, that of 0 before its first step."""
+    return np.concatenate([[-np.inf], values])[np.searchsorted(steps, times, side="right")]
+
+
+def _wants_frame(as_frame: bool | None) -> bool:
+    return importlib.util.find_spec("pandas") is not None if as_frame is None else as_frame
+
+
+def _framed(values: Array, rows: Any, times: Array) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(values, index=rows.index if isinstance(rows, pd.DataFrame) else None, columns=times)

@@ -1,0 +1,85 @@
+"""Times and events, in the forms that people keep them in."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils import check_array
+
+Array = NDArray[Any]
+
+
+def as_survival(y: Any) -> tuple[Array, Array]:
+    """Time, [n] in float64, and event, [n] of bool.
+
+    Args:
+        y: one of
+
+            - a structured array with two fields, as scikit-survival has it: the event is the one of bool, or else the
+              one named "event" (beside one named "time"), or else the first;
+            - a data frame with two columns: the event is found likewise, or else is the second;
+            - a [n, 2] array: time, event;
+            - a [n] array: times, all of events.
+
+    Raises:
+        ValueError: none of these; a time that is not finite; an event that is neither 0 nor 1.
+
+    >>> as_survival([[2.0, 1], [3.0, 0]])
+    (array([2., 3.]), array([ True, False]))
+    """
+    if y is None:
+        raise ValueError("CoxRegressor requires y to be passed, but the target y is None")
+    time, event = _split(y)
+    time = check_array(time, ensure_2d=False, dtype=np.float64, input_name="y")
+    if time.ndim != 1:
+        raise ValueError(f"the times of y must be one-dimensional, got shape {time.shape}")
+    if event is None:
+        return time, np.ones(len(time), dtype=bool)
+    event = check_array(event, ensure_2d=False, dtype=None, input_name="y")
+    strange = (event != 0) & (event != 1)
+    if strange.any():
+        raise ValueError(
+            f"events must be 0 or 1, or False or True, got {event[strange][0]!r}; "
+            "the columns of y are (time, event), unless they are named so or the event is of bool"
+        )
+    return time, event.astype(bool)
+
+
+def _split(y: Any) -> tuple[Any, Any]:
+    names = getattr(getattr(y, "dtype", None), "names", None)
+    if names is not None:
+        return _by_role({name: y[name] for name in names}, default=0)
+    if hasattr(y, "columns"):
+        return _by_role({name: y[name].to_numpy() for name in y.columns}, default=1)
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected: taken as times, all of events",
+            DataConversionWarning,
+            stacklevel=4,
+        )
+        y = y[:, 0]
+    if y.ndim == 1:
+        return y, None
+    if y.ndim != 2 or y.shape[1] != 2:
+        raise ValueError(f"y must be [n] times, or [n, 2] with columns (time, event), got shape {y.shape}")
+    return y[:, 0], y[:, 1]
+
+
+def _by_role(columns: dict[Any, Any], default: int) -> tuple[Any, Any]:
+    """Time and event of two named columns; ``default`` is the event's place where nothing tells them apart."""
+    if len(columns) != 2:
+        raise ValueError(f"y must have two columns, an event and a time, got {list(columns)}")
+    names, arrays = [str(name).lower() for name in columns], list(columns.values())
+    of_bool = [place for place in (0, 1) if arrays[place].dtype == bool]
+    if len(of_bool) == 1:
+        event = of_bool[0]
+    elif sorted(names) == ["event", "time"]:
+        event = names.index("event")
+    else:
+        event = default
+    return arrays[1 - event], arrays[event]

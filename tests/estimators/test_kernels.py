@@ -1,0 +1,194 @@
+"""The compiled loop against the engine, on the same rows."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import fcco
+from fcco.estimators import _loop
+from fcco.estimators._kernels import RULES
+from fcco.estimators._listwise import ListwiseRanker
+from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+
+ENGINE_RULES = {"bsgd": fcco.BSGD(), "soap": fcco.SOAP(0.3), "moap": fcco.MOAP(0.3), "sox": fcco.SOX(0.3)}
+N, D, ALPHA, BETA, LR = 40, 4, 0.05, 0.3, 0.001
+
+
+def binary(rng):
+    return rng.permutation(np.arange(N) % 3 == 0)
+
+
+def relevance_and_query(rng, lowest=0):
+    """Lists of 1, 3, 4, ... items; the second has no relevant one, the last has nothing else."""
+    query = np.repeat(np.arange(6), [1, 3, 4, 6, 18, 8])
+    relevance = rng.integers(lowest, 4, N).astype(float)
+    relevance[query == 1], relevance[query == 5] = 0, rng.integers(1, 4, 8)
+    return relevance, query
+
+
+def push(surrogate, p=3.0):
+    def make(rng, rule):
+        positive = binary(rng)
+        loss = fcco.losses.PNormPushLoss.from_targets(positive, p=p, surrogate=surrogate, margin=0.7, rule=rule)
+        ranker = PNormPushClassifier(p, surrogate=surrogate, margin=0.7, outer_batch=6, inner_batch=5)
+        return ranker, (positive,), (positive,), loss
+
+    return make
+
+
+def precision(surrogate):
+    def make(rng, rule):
+        positive = binary(rng)
+        options = {"surrogate": surrogate, "margin": 0.7}
+        loss = fcco.losses.AveragePrecisionLoss.from_targets(positive, rule=rule, own_term="sampled", **options)
+        ranker = AveragePrecisionClassifier(**options, outer_batch=6, inner_batch=5)
+        return ranker, (positive,), (positive,), loss
+
+    return make
+
+
+def lists(objective, kind, inner, lowest=0, **options):
+    def make(rng, rule):
+        relevance, query = relevance_and_query(rng, lowest)
+        loss = kind.from_targets(relevance, query, rule=rule, own_term="sampled", **options)
+        ranker = ListwiseRanker(objective, outer_batch=3, inner_batch=inner, **options)
+        return ranker, (relevance, query), (relevance, query), loss
+
+    return make
+
+
+CASES = {
+    **{f"push-{surrogate}": push(surrogate) for surrogate in ("exp", "squared_hinge", "hinge", "logistic", "sigmoid")},
+    **{f"precision-{surrogate}": precision(surrogate) for surrogate in ("squared_hinge", "logistic", "sigmoid")},
+    **{f"listnet-{inner}": lists("listnet", fcco.losses.ListNetLoss, inner) for inner in (2, 5, 100)},
+    **{f"listmle-{inner}": lists("listmle", fcco.losses.ListMLELoss, inner) for inner in (2, 5, 100)},
+    **{f"ndcg-{inner}": lists("ndcg", fcco.losses.NDCGLoss, inner) for inner in (2, 5, 100)},
+    "listmle-signed": lists("listmle", fcco.losses.ListMLELoss, 5, lowest=-3),
+    "ndcg-sigmoid": lists("ndcg", fcco.losses.NDCGLoss, 5, surrogate="sigmoid"),
+}
+
+
+def prepare(case, rule_name, start=0.0, gamma=0.3, seed=0):
+    """(task, w, the engine's loss, what it is called with beside scores and rows)."""
+    rng = np.random.default_rng(seed)
+    rule = ENGINE_RULES[rule_name]
+    ranker, targets, known, loss = CASES[case](rng, rule)
+    ranker.set_params(method=rule_name, gamma=gamma)
+    task = ranker._task(rng.normal(size=(N, D)), *targets)
+    return task, start * rng.normal(size=D), loss, [torch.as_tensor(np.asarray(v) * 1) for v in known]
+
+
+def run_compiled(task, w, steps, seed=5):
+    run = _loop.new_run(w, N, task.dim, task.first, task.second, seed)
+    values = np.empty(steps)
+    draws = copy.deepcopy(task.draws)
+    _loop.train(task.x, task.form, draws, run, np.full(steps, LR), np.ones(D), BETA, ALPHA, values)
+    return run, values
+
+
+def run_engine(task, w, loss, known, steps, seed=5):
+    """The same with fcco.losses and MovingAverageSGD, on the batches that ``fill_batch`` draws."""
+    run, draws = _loop.new_run(w, N, task.dim, task.first, task.second, seed), copy.deepcopy(task.draws)
+    batch, x = _loop.empty_batch(draws, task.dim), torch.from_numpy(task.x)
+    weights = torch.tensor(w, requires_grad=True)
+    optimizer = fcco.optim.MovingAverageSGD([weights], lr=LR, beta=BETA, weight_decay=ALPHA)
+    values = []
+    for _ in range(steps):
+        rows = torch.from_numpy(batch.rows[: _loop.fill_batch(draws, run, batch)].copy())
+        optimizer.zero_grad()
+        value = loss(x[rows] @ weights, *(v[rows] for v in known), rows)
+        value.backward()
+        optimizer.step()
+        values.append(value.item())
+    return weights.detach().numpy(), np.array(values)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("case", CASES)
+def test_matches_the_engine(case, rule):
+    task, w, loss, known = prepare(case, rule, start=0.3)
+    run, values = run_compiled(task, w, steps=60)
+    expected_w, expected = run_engine(task, w, loss, known, steps=60)
+    np.testing.assert_allclose(values, expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(run.w, expected_w, rtol=1e-10, atol=1e-10)
+    assert np.abs(run.w - w).max() > 1e-4
+
+
+@pytest.mark.parametrize("case", ["listnet-5", "listmle-5"])
+@pytest.mark.parametrize("rule", RULES)
+def test_scores_far_apart(case, rule):
+    """Scores 10⁴ apart: most exponentials underflow, relative to the batch's highest."""
+    task, w, loss, known = prepare(case, rule, start=3000.0)
+    run, values = run_compiled(task, w, steps=10)
+    expected_w, expected = run_engine(task, w, loss, known, steps=10)
+    assert np.ptp(task.x @ w) > 1e4
+    np.testing.assert_allclose(values, expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(run.w, expected_w, rtol=1e-10)
+
+
+@pytest.mark.parametrize("case", ["push-exp", "precision-squared_hinge", "listmle-5"])
+def test_float32_features(case):
+    """The features' dtype decides over nothing but their own rounding."""
+    task, w, _, _ = prepare(case, "soap")
+    narrow = copy.copy(task)
+    object.__setattr__(narrow, "x", task.x.astype(np.float32))
+    expected, found = run_compiled(task, w, 40)[0].w, run_compiled(narrow, w, 40)[0].w
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_scaled_steps_are_steps_in_scaled_features():
+    """With scale s² a step in w is one in w / s on features s x, with the penalty of w."""
+    task, w, _, _ = prepare("push-exp", "sox", start=0.1)
+    s = np.array([0.5, 1.0, 2.0, 3.0])
+    scaled = copy.copy(task)
+    object.__setattr__(scaled, "x", task.x * s)
+    runs = []
+    for one, start, scale in ((task, w, s**2), (scaled, w / s, np.ones(D))):
+        run = _loop.new_run(start, N, one.dim, one.first, one.second, 3)
+        _loop.train(one.x, one.form, one.draws, run, np.full(30, LR), scale, BETA, 0.0, np.empty(30))
+        runs.append(run)
+    np.testing.assert_allclose(runs[0].w, runs[1].w * s, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("count", "outer"), [(12, 4), (12, 5), (3, 32)])
+def test_passes_cover_the_rows(count, outer):
+    """Each pass takes no row twice; where the batch divides the rows it takes them all."""
+    ones = np.ones(count)
+    draws = _loop.Draws(_loop.WHOLE, outer, 0, ones, 0 * ones, np.ones(2))
+    run = _loop.new_run(np.zeros(1), count, 1, np.arange(count), np.zeros(0), seed=1)
+    batch, taken = _loop.empty_batch(draws, 1), min(outer, count)
+    for _ in range(3):
+        rows = [batch.rows[: _loop.fill_batch(draws, run, batch)].copy() for _ in range(count // taken)]
+        assert all(len(r) == taken for r in rows)
+        assert len(np.unique(np.concatenate(rows))) == taken * (count // taken)
+
+
+def test_draws_are_uniform():
+    """10⁵ draws below 7: each count within 5 deviations of its mean."""
+    state = np.array([9], np.uint64)
+    counts = np.bincount([_loop.draw(state, 7) for _ in range(100_000)], minlength=7)
+    assert len(counts) == 7
+    assert np.abs(counts - 1e5 / 7).max() < 5 * np.sqrt(1e5 * 6 / 49)
+
+
+def test_items_of_a_long_list_are_drawn_equally_often():
+    """5 of 20 items, 4,000 times: each 1,000 times, within 5 deviations."""
+    ranker = ListwiseRanker("listnet", method="bsgd", inner_batch=5)
+    relevance = (np.arange(20) % 4).astype(float)
+    task = ranker._task(np.zeros((20, 1)), relevance, np.zeros(20, np.int64))
+    run = _loop.new_run(np.zeros(1), 20, 1, task.first, task.second, seed=2)
+    batch, counts = _loop.empty_batch(task.draws, 1), np.zeros(20)
+    for _ in range(4000):
+        counts[batch.rows[: _loop.fill_batch(task.draws, run, batch)]] += 1
+    assert counts.sum() == 20_000
+    assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000 * 0.75)
+
+
+def test_a_batch_larger_than_the_data_is_all_of_it():
+    task, _, _, _ = prepare("push-exp", "soap")
+    draws = task.draws._replace(outer=1000, inner=1000)
+    run, values = _loop.new_run(np.zeros(D), N, 1, task.first, task.second, 1), np.empty(3)
+    _loop.train(task.x, task.form, draws, run, np.zeros(3), np.ones(D), 1.0, 0.0, values)
+    np.testing.assert_allclose(values, 1.0)  # exp(0) to any power

@@ -1,0 +1,209 @@
+"""ListwiseRanker: what it minimises, its score, scikit-learn's contract, degenerate data."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import ndcg_score
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fcco.estimators._kernels import RULES
+from fcco.estimators._linear import METHODS
+from fcco.estimators._listwise import OBJECTIVES, ListwiseRanker
+from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Patients in lists of 17 or 34; the relevance is the quartile of the disease's progression."""
+    x, target = load_diabetes(return_X_y=True)
+    relevance = np.searchsorted(np.quantile(target, [0.25, 0.5, 0.75]), target).astype(float)
+    query = np.arange(442) // 17
+    query[query == 25] = 24
+    return x / x.std(0), relevance, query
+
+
+@parametrize_with_checks(
+    [
+        ListwiseRanker(),
+        ListwiseRanker("listmle", method="bsgd", random_state=0),
+        ListwiseRanker("ndcg"),
+        ListwiseRanker("ndcg", method="soap", random_state=0),
+    ]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learns_contract(estimator, check):
+    check(estimator)
+
+
+def objective(ranker, x, y, query, w):
+    """What the class says that it minimises, by fcco.functional."""
+    scores, known = torch.tensor(x) @ w, (torch.tensor(y), torch.tensor(query))
+    if ranker.objective == "ndcg":
+        value = ndcg_loss(scores, *known, surrogate=ranker.surrogate, margin=ranker.margin)
+    else:
+        value = (list_net_loss if ranker.objective == "listnet" else list_mle_loss)(scores, *known)
+    return value + ranker.alpha / 2 * w.square().sum()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_exact_is_at_a_minimum(name, data):
+    """The gradient of the stated objective, with its penalty, is near 0; at w = 0 it is above 0.04."""
+    x, y, query = data
+    ranker = ListwiseRanker(name, alpha=0.01, tol=1e-12).fit(x, y, qid=query)
+    w = torch.tensor(ranker.coef_, requires_grad=True)
+    value = objective(ranker, x, y, query, w)
+    value.backward()
+    assert ranker.loss_curve_[-1] == pytest.approx(value.item(), rel=1e-9)
+    assert w.grad.norm() < 1e-5
+    zero = torch.zeros(10, dtype=torch.float64, requires_grad=True)
+    objective(ranker, x, y, query, zero).backward()
+    assert zero.grad.norm() > 0.04
+
+
+@pytest.mark.parametrize("inner_batch", [8, 40])
+@pytest.mark.parametrize("method", RULES)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_stochastic_methods_come_near_the_exact_one(name, method, inner_batch, data):
+    """They close 90% of the gap between w = 0 and the exact minimum (MOAP half), from parts of lists or whole ones.
+
+    NDCG is not convex: there they may find a better minimum.
+    """
+    x, y, query = data
+    exact = ListwiseRanker(name, alpha=0.01, tol=1e-9).fit(x, y, qid=query)
+    start = objective(exact, x, y, query, torch.zeros(10, dtype=torch.float64)).item()
+    gamma = 0.1 if method == "moap" else 0.9
+    ranker = ListwiseRanker(name, alpha=0.01, method=method, gamma=gamma, inner_batch=inner_batch, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        ranker.fit(x, y, qid=query)
+    left = (ranker.loss_curve_[-1] - exact.loss_curve_[-1]) / (start - exact.loss_curve_[-1])
+    assert left < (0.5 if method == "moap" else 0.1)
+    assert left >= 0 or name == "ndcg"
+    w = torch.tensor(ranker.coef_)
+    assert ranker.loss_curve_[-1] == pytest.approx(objective(ranker, x, y, query, w).item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("k", [None, 1, 5])
+def test_score_is_scikit_learns_ndcg(k, data):
+    """Mean over queries of ndcg_score with gains 2^y - 1, also where scores are tied."""
+    x, y, query = data
+    ranker = ListwiseRanker(k=k).fit(x, y, qid=query)
+    for digits in (8, 0):
+        ranker.coef_ = ranker.coef_.round(digits)
+        ranker.coef_[0] = 0 if digits == 0 else ranker.coef_[0]
+        features = x.round(digits)
+        scores = ranker.predict(features)
+        parts = [query == q for q in np.unique(query)]
+        expected = np.mean([ndcg_score([2 ** y[part] - 1], [scores[part]], k=k) for part in parts])
+        assert ranker.score(features, y, qid=query) == pytest.approx(expected)
+
+
+def test_queries_without_relevant_items_are_not_counted():
+    ranker = ListwiseRanker().fit([[0.0], [1.0]], [0, 1])
+    x, y, query = [[1.0], [0.0], [5.0], [6.0]], [0, 1, 0, 0], [0, 0, 1, 1]
+    assert ranker.score(x, y, qid=query) == pytest.approx(1 / np.log2(3))
+    with pytest.raises(ValueError, match="no query has a relevant item"):
+        ranker.score(x, [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_queries_are_names(name, data):
+    """Numbers of any size, strings, rows in any order: the same fit."""
+    x, y, query = data
+    order = np.random.default_rng(0).permutation(len(x))
+    plain = ListwiseRanker(name).fit(x, y, qid=query).coef_
+    named = ListwiseRanker(name).fit(x[order], y[order], qid=[f"query {q}" for q in query[order]]).coef_
+    np.testing.assert_allclose(named, plain, rtol=1e-3, atol=1e-3)
+    one_list = ListwiseRanker(name).fit(x, y).coef_
+    np.testing.assert_array_equal(one_list, ListwiseRanker(name).fit(x, y, qid=np.full(len(x), 7)).coef_)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_random_state_reproduces_bit_for_bit(name, method, data):
+    x, y, query = data
+    ranker = ListwiseRanker(name, method=method, inner_batch=6, max_iter=4, tol=0, random_state=3)
+    first, second = clone(ranker).fit(x, y, qid=query), clone(ranker).fit(x, y, qid=query)
+    np.testing.assert_array_equal(first.coef_, second.coef_)
+    assert first.loss_curve_ == second.loss_curve_
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_small_data(name, method):
+    """Two queries, one of a single item: fewer than a batch of either kind."""
+    x, y, query = np.array([[0.0], [1.0], [0.3]]), [0, 2, 1], [4, 4, 9]
+    ranker = ListwiseRanker(name, method=method, max_iter=20, tol=0, random_state=0).fit(x, y, qid=query)
+    assert ranker.coef_[0] > 0
+    assert ranker.score(x, y, qid=query) == 1.0
+
+
+@pytest.mark.parametrize("surrogate", ["hinge", "logistic", "sigmoid"])
+@pytest.mark.parametrize("method", ["exact", "soap"])
+def test_surrogates(surrogate, method, data):
+    x, y, query = data
+    ranker = ListwiseRanker("ndcg", surrogate=surrogate, method=method, max_iter=20, tol=0, random_state=0)
+    chance = ListwiseRanker("ndcg").fit(x, y, qid=query)
+    chance.coef_ = np.zeros(10)
+    assert ranker.fit(x, y, qid=query).score(x, y, qid=query) > chance.score(x, y, qid=query) + 0.1
+
+
+def test_frames_pickles_and_float32(data):
+    x, y, query = data
+    frame = pd.DataFrame(x, columns=[f"f{i}" for i in range(10)]).astype(np.float32)
+    ranker = ListwiseRanker().fit(frame, pd.Series(y), qid=pd.Series(query))
+    assert ranker.coef_.dtype == ranker.predict(frame).dtype == np.float32
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(ranker)).predict(frame), ranker.predict(frame))
+    assert list(ranker.feature_names_in_) == list(frame.columns)
+
+
+def test_queries_are_routed(data):
+    x, y, query = data
+    with sklearn.config_context(enable_metadata_routing=True):
+        ranker = ListwiseRanker(k=5).set_fit_request(qid=True).set_score_request(qid=True)
+        search = GridSearchCV(ranker, {"alpha": [1e-3, 1e3]}, cv=GroupKFold(3))
+        search.fit(x, y, qid=query, groups=query)
+    train, test = next(GroupKFold(3).split(x, y, query))
+    expected = ListwiseRanker(k=5).fit(x[train], y[train], qid=query[train]).score(x[test], y[test], qid=query[test])
+    assert search.cv_results_["split0_test_score"][0] == pytest.approx(expected)
+
+
+def test_only_list_mle_takes_negative_relevances(data):
+    x, y, query = data
+    np.testing.assert_allclose(
+        ListwiseRanker("listmle").fit(x, y - 9, qid=query).coef_,
+        ListwiseRanker("listmle").fit(x, y, qid=query).coef_,
+    )
+    for name in ("listnet", "ndcg"):
+        with pytest.raises(ValueError, match=f"{name} has no use for -9.0"):
+            ListwiseRanker(name).fit(x, y - 9, qid=query)
+
+
+def test_refuses(data):
+    x, y, query = data
+    with pytest.raises(ValueError, match=r"objective must be one of 'listnet'.*'lambdarank'"):
+        ListwiseRanker("lambdarank").fit(x, y)
+    with pytest.raises(ValueError, match=r"surrogate must be one of.*'exp'"):
+        ListwiseRanker("ndcg", surrogate="exp").fit(x, y)
+    with pytest.raises(ValueError, match="k must be"):
+        ListwiseRanker(k=0).fit(x, y)
+    with pytest.raises(ValueError, match="qid has 3 entries, and X has 442 rows"):
+        ListwiseRanker().fit(x, y, qid=[1, 2, 3])
+    with pytest.raises(ValueError, match=r"qid\[2\] is not finite"):
+        ListwiseRanker().fit(x, y, qid=np.where(np.arange(442) == 2, np.nan, query))
+    with pytest.raises(ValueError, match="none is above 0"):
+        ListwiseRanker().fit(x, 0 * y)
+    with pytest.raises(ValueError, match=r"5000.0 is too large"):
+        ListwiseRanker("ndcg").fit(x, np.where(y == 0, 5000.0, y))
+    with pytest.raises(ValueError, match=r"NDCG takes relevances from 0 to 1000, got -1\.0"):
+        ListwiseRanker().fit(x, y).score(x, y - 1)

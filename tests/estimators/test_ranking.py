@@ -1,0 +1,290 @@
+"""PNormPushClassifier and AveragePrecisionClassifier: what they minimise, scikit-learn's contract, degenerate data."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, make_classification
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fcco.estimators._kernels import RULES
+from fcco.estimators._linear import METHODS
+from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.functional import average_precision_loss, p_norm_push_loss
+
+CLASSES = [PNormPushClassifier, AveragePrecisionClassifier]
+SURROGATES = {
+    PNormPushClassifier: ["exp", "squared_hinge", "hinge", "logistic", "sigmoid"],
+    AveragePrecisionClassifier: ["squared_hinge", "hinge", "logistic", "sigmoid"],
+}
+SMOOTH = [(kind, ell) for kind, ells in SURROGATES.items() for ell in ells if ell != "hinge"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    x, y = load_breast_cancer(return_X_y=True)
+    return StandardScaler().fit_transform(x)[:, :8], y
+
+
+@parametrize_with_checks(
+    [
+        PNormPushClassifier(),
+        PNormPushClassifier(method="soap", random_state=0),
+        AveragePrecisionClassifier(),
+        AveragePrecisionClassifier(method="sox", random_state=0),
+    ]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learns_contract(estimator, check):
+    check(estimator)
+
+
+def objective(ranker, x, y, w):
+    """What the class says that it minimises, by fcco.functional."""
+    scores, target = torch.tensor(x) @ w, torch.tensor(y)
+    options = {"surrogate": ranker.surrogate, "margin": ranker.margin}
+    if isinstance(ranker, PNormPushClassifier):
+        value = p_norm_push_loss(scores, target, p=ranker.p, **options)
+    else:
+        value = average_precision_loss(scores, target, **options)
+    return value + ranker.alpha / 2 * w.square().sum()
+
+
+@pytest.mark.parametrize(("kind", "surrogate"), SMOOTH)
+def test_exact_is_at_a_minimum(kind, surrogate, data):
+    """The gradient of the stated objective, with its penalty, is near 0; at w = 0 it is above 0.04."""
+    x, y = data[0][:150], data[1][:150]
+    ranker = kind(surrogate=surrogate, alpha=0.01, tol=1e-12).fit(x, y)
+    w = torch.tensor(ranker.coef_[0], requires_grad=True)
+    value = objective(ranker, x, y, w)
+    value.backward()
+    assert ranker.loss_curve_[-1] == pytest.approx(value.item(), rel=1e-9)
+    assert w.grad.norm() < 1e-5
+    zero = torch.zeros(8, dtype=torch.float64, requires_grad=True)
+    objective(ranker, x, y, zero).backward()
+    assert zero.grad.norm() > 0.04
+
+
+@pytest.mark.parametrize("method", RULES)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_stochastic_methods_come_near_the_exact_one(kind, method, data):
+    """They close 95% of the gap between w = 0 and the exact minimum (99% but for MOAP)."""
+    x, y = data
+    alpha = 0.01
+    exact = kind(alpha=alpha, tol=1e-9).fit(x, y)
+    start = objective(exact, x, y, torch.zeros(8, dtype=torch.float64)).item()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        ranker = kind(alpha=alpha, method=method, gamma=0.1 if method == "moap" else 0.5, random_state=0).fit(x, y)
+    left = (ranker.loss_curve_[-1] - exact.loss_curve_[-1]) / (start - exact.loss_curve_[-1])
+    assert -1e-6 <= left < (0.05 if method == "moap" else 0.01)
+    w = torch.tensor(ranker.coef_[0])
+    assert ranker.loss_curve_[-1] == pytest.approx(objective(ranker, x, y, w).item(), rel=1e-9)
+    assert all(np.diff(ranker.loss_curve_) <= 0)
+
+
+@pytest.mark.parametrize("method", RULES)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_features_of_any_unit(kind, method, data):
+    """In units that differ by 10⁶ the ranking is learnt as well, at the default learning rate."""
+    x, y = data
+    units = 10.0 ** np.linspace(-2, 4, 8)
+    ranker = kind(alpha=0.0, method=method, max_iter=30, tol=0, random_state=0)
+    assert roc_auc_score(y, ranker.fit(x * units, y).decision_function(x * units)) > 0.95
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_random_state_reproduces_bit_for_bit(kind, method, data):
+    x, y = data
+    ranker = kind(method=method, max_iter=5, tol=0, random_state=3)
+    first, second = clone(ranker).fit(x, y), clone(ranker).fit(x, y)
+    np.testing.assert_array_equal(first.coef_, second.coef_)
+    assert first.loss_curve_ == second.loss_curve_
+    if method not in ("exact", "moap"):
+        assert clone(ranker).set_params(random_state=4).fit(x, y).loss_curve_ != first.loss_curve_
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_predicts_as_many_positives_as_there_were(kind, data):
+    x, y = data
+    ranker = kind().fit(x, y)
+    assert ranker.predict(x).sum() == y.sum()
+    np.testing.assert_array_equal(ranker.predict(x) == 1, ranker.decision_function(x) > 0)
+
+
+def test_push_score(data):
+    """The p-norm of the negatives' heights, off 1; with p = 1 it is AUC; ties count half."""
+    x, y = data
+    ranker = PNormPushClassifier(p=3.0).fit(x, y)
+    scores = ranker.decision_function(x)
+    own, rivals = scores[y == 0][:, None], scores[y == 1]
+    height = ((rivals < own) + 0.5 * (rivals == own)).mean(1)
+    assert ranker.score(x, y) == pytest.approx(1 - np.mean(height**3) ** (1 / 3))
+    ranker.p = 1.0
+    assert ranker.score(x, y) == pytest.approx(roc_auc_score(y, scores))
+    rounded = ranker.set_params(p=1.0)
+    rounded.coef_ = np.zeros_like(rounded.coef_)
+    assert rounded.score(x, y) == 0.5
+
+
+def test_average_precision_score(data):
+    x, y = data
+    ranker = AveragePrecisionClassifier().fit(x, y)
+    assert ranker.score(x, y) == average_precision_score(y, ranker.decision_function(x))
+
+
+def test_push_and_precision_find_more_at_the_top_than_chance():
+    x, y = make_classification(600, 10, n_informative=4, weights=[0.9], class_sep=0.7, random_state=0)
+    for kind in CLASSES:
+        scores = kind().fit(x[:400], y[:400]).decision_function(x[400:])
+        assert average_precision_score(y[400:], scores) > 3 * y[400:].mean()
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_labels_of_any_kind(kind, data):
+    x, y = data
+    named = np.where(y == 1, "yes", "no")
+    ranker, numbered = kind().fit(x, named), kind().fit(x, y)
+    np.testing.assert_array_equal(ranker.coef_, numbered.coef_)
+    assert list(ranker.classes_) == ["no", "yes"]
+    assert ranker.score(x, named) == numbered.score(x, y)
+    assert set(ranker.predict(x)) == {"no", "yes"}
+
+
+@pytest.mark.parametrize("method", ["exact", "soap"])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_float32_stays(kind, method, data):
+    x, y = data
+    ranker = kind(method=method, random_state=0, max_iter=20, tol=0).fit(x.astype(np.float32), y)
+    wide = kind(method=method, random_state=0, max_iter=20, tol=0).fit(x, y)
+    assert ranker.coef_.dtype == ranker.intercept_.dtype == ranker.decision_function(x.astype(np.float32)).dtype
+    assert ranker.coef_.dtype == np.float32
+    np.testing.assert_allclose(ranker.coef_, wide.coef_, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_small_and_constant_data(kind, method):
+    """Fewer rows than a batch; a constant feature keeps the coefficient 0."""
+    x = np.array([[0.0, 5.0], [1.0, 5.0], [0.2, 5.0]])
+    ranker = kind(method=method, max_iter=20, tol=0, random_state=0).fit(x, [0, 1, 0])
+    assert list(ranker.predict(x)) == [0, 1, 0]
+    assert ranker.coef_[0, 0] > 0.1
+    assert ranker.coef_[0, 1] == pytest.approx(0, abs=1e-8)
+    constant = kind(method=method, max_iter=3, tol=0, random_state=0).fit(np.ones((4, 1)), [0, 1, 0, 1])
+    assert constant.coef_[0, 0] == 0
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_warm_start_begins_where_the_fit_before_ended(kind, data):
+    x, y = data
+    ranker = kind(warm_start=True).fit(x, y)
+    end = ranker.loss_curve_[-1]
+    assert ranker.set_params(method="soap", random_state=0, max_iter=3, tol=0).fit(x, y).loss_curve_[0] <= end + 1e-12
+    with pytest.raises(ValueError, match="X has 3 features, and the fit before had 8"):
+        ranker.fit(x[:, :3], y)
+
+
+@pytest.mark.parametrize("method", ["exact", "soap"])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_warns_and_prints(kind, method, data, capsys):
+    x, y = data
+    ranker = kind(method=method, max_iter=2, verbose=1, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+        ranker.fit(x, y)
+    assert f"[{kind.__name__}] pass    2  objective" in capsys.readouterr().out
+    assert len(ranker.loss_curve_) == ranker.n_iter_ == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranker.set_params(tol=0).fit(x, y)
+
+
+def test_warns_where_no_step_is_small_enough(data):
+    ranker = PNormPushClassifier(method="sox", learning_rate=1e12, max_iter=10, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="no pass improved on the start"):
+        ranker.fit(*data)
+    assert not ranker.coef_.any()
+
+
+def test_works_with_scikit_learns_tools(data):
+    x, y = data
+    frame = pd.DataFrame(x, columns=[f"f{i}" for i in range(8)])
+    search = GridSearchCV(make_pipeline(StandardScaler(), PNormPushClassifier()), {"pnormpushclassifier__p": [1, 4]})
+    search.fit(frame, y)
+    assert search.best_score_ > 0.9
+    ranker = AveragePrecisionClassifier().fit(frame, y)
+    assert list(ranker.feature_names_in_) == list(frame.columns)
+    again = pickle.loads(pickle.dumps(ranker))
+    np.testing.assert_array_equal(again.predict(frame), ranker.predict(frame))
+
+
+def test_plot(data):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    ranker = PNormPushClassifier().fit(*data)
+    assert list(ranker.plot().lines[0].get_ydata()) == ranker.loss_curve_
+    with pytest.raises(NotFittedError):
+        PNormPushClassifier().plot()
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "adam"}, "method must be one of 'exact'.*'adam'"),
+        ({"surrogate": "square"}, "surrogate must be one of.*'square'"),
+        ({"margin": -1.0}, "margin must be finite.*-1.0"),
+        ({"alpha": -0.5}, "alpha must be finite and at least 0.0, got -0.5"),
+        ({"gamma": 0.0}, "gamma"),
+        ({"beta": 1.5}, "beta"),
+        ({"learning_rate": 0.0}, "learning_rate.*0.0"),
+        ({"outer_batch": 0}, "outer_batch.*0"),
+        ({"max_iter": 0}, "max_iter.*0"),
+        ({"n_iter_no_change": 0}, "n_iter_no_change.*0"),
+        ({"tol": float("nan")}, "tol must be a number, got nan"),
+    ],
+)
+def test_refuses_parameters(kind, options, message, data):
+    ranker = kind(**options)
+    with pytest.raises(ValueError, match=message):
+        ranker.fit(*data)
+    assert not hasattr(ranker, "coef_")
+
+
+def test_refuses_data(data):
+    x, y = data
+    with pytest.raises(ValueError, match="p must be finite and at least 1"):
+        PNormPushClassifier(p=0.5).fit(x, y)
+    with pytest.raises(ValueError, match=r"surrogate must be one of.*'exp'"):
+        AveragePrecisionClassifier("exp").fit(x, y)
+    with pytest.raises(ValueError, match=r"Only binary classification is supported.*multiclass"):
+        PNormPushClassifier().fit(x, np.arange(len(x)) % 3)
+    with pytest.raises(ValueError, match="one class: 1"):
+        PNormPushClassifier().fit(x, np.ones(len(x), int))
+    ranker = PNormPushClassifier().fit(x, y)
+    with pytest.raises(ValueError, match=r"classes that were not in the fit.*7"):
+        ranker.score(x, np.where(y == 1, 7, 0))
+    with pytest.raises(ValueError, match="one class only"):
+        ranker.score(x, np.ones(len(x), int))
+
+
+def test_scores_that_would_overflow():
+    """An outlier 10⁵ deviations out: the exponentials of a step overflow, the objective's logarithm does not."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    y = (x[:, 0] > 0).astype(int)
+    x[0] *= 1e5
+    ranker = PNormPushClassifier(p=8, alpha=1e-6).fit(x, y)
+    assert np.isfinite(ranker.coef_).all()
+    assert ranker.loss_curve_[-1] < 1.0
