@@ -171,9 +171,9 @@ class CoupledLoss(nn.Module):
 
     @property
     def can_track_arrays(self) -> bool:
-        """Whether :meth:`track_arrays` knows the rule."""
-        rule = self.rule
-        return type(rule) in (SOX, SOAP, BSGD) and not is_per_row(rule.rate)
+        """Whether :meth:`track_arrays` knows the rule, and the table is where NumPy can reach it."""
+        rule, u = self.rule, self.table.u
+        return type(rule) in (SOX, SOAP, BSGD) and not is_per_row(rule.rate) and u.is_cpu
 
     def track_arrays(self, inner: Array, rows: Array) -> tuple[Array, Array]:
         """Take a step of the table alone, on the CPU: the new rows, and those that the rule differentiates f at.

@@ -127,6 +127,63 @@ def test_a_population_that_cannot_be():
         losses.AveragePrecisionLoss(N, 1)(scores, index % 2, index)
 
 
+@pytest.mark.parametrize("n_pos", [10**3, 10**7])
+def test_an_exact_own_term_keeps_its_digits_in_single_precision(n_pos):
+    """u_1 of the first is (own + (n_pos - 1) * 0) / n: the other positive is 5 below it."""
+    loss_fn = losses.AveragePrecisionLoss(2 * n_pos, n_pos, own_term="exact", rule=fcco.BSGD())
+    scores = torch.tensor([5.0, 0.0, 3.9, -9.0], requires_grad=True)
+    loss_fn(scores, torch.tensor([1, 1, 0, 0]), torch.arange(4)).backward()
+    assert loss_fn.table.u[0].tolist() == pytest.approx([1 / (2 * n_pos), 1 / (2 * n_pos)], rel=1e-6)
+    again = scores.detach().double().requires_grad_()
+    losses.AveragePrecisionLoss(2 * n_pos, n_pos, own_term="exact", rule=fcco.BSGD())(
+        again, torch.tensor([1, 1, 0, 0]), torch.arange(4)
+    ).backward()
+    torch.testing.assert_close(scores.grad.double(), again.grad, rtol=1e-5, atol=1e-7)
+
+
+def test_a_common_offset_costs_push_no_digits():
+    scores = torch.tensor([0.0, 0.5, -0.25, 1.0, 0.125], requires_grad=True)
+    target, index = torch.tensor([1, 0, 0, 1, 1]), torch.arange(5)
+    values = [losses.PNormPushLoss(5, rule=fcco.BSGD())(scores + shift, target, index).item() for shift in (0, 1e6)]
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda s: losses.AveragePrecisionLoss(N, N_POS, surrogate=s), lambda s: losses.PNormPushLoss(N, surrogate=s)],
+)
+def test_parameters_of_a_surrogate_are_trained(make):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, t):
+            return nn.functional.softplus(t / self.scale)
+
+    surrogate = Scaled()
+    make(surrogate)(torch.randn(8, requires_grad=True), torch.arange(8) % 2, torch.arange(8)).backward()
+    assert surrogate.scale.grad.abs() > 0
+
+
+def test_a_table_elsewhere_is_named():
+    with pytest.raises(ValueError, match="inner is on cpu, the table on meta"):
+        losses.AveragePrecisionLoss(N, N_POS).to("meta")(torch.randn(8), torch.arange(8) % 2, torch.arange(8))
+
+
+def test_scores_whose_sum_overflows_are_no_warning():
+    scores = torch.tensor([3e38, 3e38, 0.0, 0.0, 1.0, 2.0], requires_grad=True)
+    loss = losses.PNormPushLoss(6, surrogate="sigmoid")(scores, torch.tensor([1, 0, 0, 1, 0, 1]), torch.arange(6))
+    assert loss.isfinite()
+
+
+def test_negated_views():
+    z = torch.randn(8, dtype=torch.complex64).conj().imag
+    assert z.is_neg()
+    loss_fn = losses.AveragePrecisionLoss(N, N_POS)
+    assert loss_fn(z, torch.arange(8) % 2, torch.arange(8)).isfinite()
+
+
 def test_labels_in_bfloat16():
     scores, index = torch.randn(8, requires_grad=True), torch.arange(8)
     assert losses.PNormPushLoss(N)(scores, (index % 2).bfloat16(), index).isfinite()

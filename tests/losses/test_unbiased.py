@@ -1,7 +1,9 @@
 """The mean of the inner estimate over all batches of a tiny population, by enumeration."""
 
 import copy
+from fractions import Fraction
 from itertools import chain, combinations, product
+from math import comb
 
 import pytest
 import torch
@@ -310,3 +312,13 @@ class TestGroups:
         batches += [[i, 8] for i in range(5) for _ in range(3)] + [[j, 8] for j in (5, 6, 7) for _ in range(5)]
         loss_fn = losses.GroupDROLoss(3, temperature=0.7, rule=fcco.SOX(0.1))
         torch.testing.assert_close(self.mean_gradient(loss_fn, batches), self.wanted(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("sizes", [[10**9, 1000], [10**8, 1], [5, 3]])
+def test_presence_of_a_rare_group_keeps_its_digits(sizes):
+    """P(absent) is the chance of drawing the whole batch among the others."""
+    loss_fn = losses.GroupDROLoss(2, group_sizes=sizes)
+    drawn, total = 4, sum(sizes)
+    presence = loss_fn._presence(torch.tensor([True, True]), torch.zeros(drawn, dtype=torch.float64))
+    expected = [1 - Fraction(comb(total - size, drawn), comb(total, drawn)) for size in sizes]
+    assert presence.tolist() == pytest.approx([float(share) for share in expected], rel=1e-12)

@@ -137,6 +137,8 @@ def p_norm_push_inner(scores: Tensor, target: Tensor, *, surrogate: Surrogate) -
     count = positive.sum().to(scores.dtype).clamp(min=1)
     weight = mean_weight(~positive & positive.any(), scores)
     if surrogate.is_exp:
+        # Only differences count; near 0 they keep the digits that a common offset takes.
+        scores = scores - scores.detach().amax()
         inner = scores + masked_logsumexp(-scores, positive) - count.log()
     else:
         inner = product(surrogate(_above(-scores)), positive.to(scores.dtype)) / count

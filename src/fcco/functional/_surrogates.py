@@ -37,6 +37,11 @@ class Surrogate:
         """Whether ℓ(t) = e^t, so that log ℓ(t) = t and sums over a set are separable."""
         return self.function is torch.exp
 
+    @property
+    def has_name(self) -> bool:
+        """Whether it is one of :data:`SURROGATES`, and not a function of the caller's own."""
+        return self.hinge_power is not None or _PLAIN.get(self.name) is self.function
+
     def __call__(self, t: Tensor) -> Tensor:
         values = self.function(t)
         if values.shape != t.shape:
@@ -47,7 +52,7 @@ class Surrogate:
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         # By name where there is one: hinges are made on the spot, and pickle cannot find them.
-        if self.hinge_power is not None or _PLAIN.get(self.name) is self.function:
+        if self.has_name:
             return resolve_surrogate, (self.name, self.margin)
         return Surrogate, (self.name, self.function)
 

@@ -95,7 +95,7 @@ class AveragePrecisionLoss(Loss):
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""
-        if can_fuse(self.coupled, scores, target) and not self.surrogate.is_exp:
+        if can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp:
             fused = fused_average_precision(
                 self.coupled,
                 scores,
@@ -179,7 +179,7 @@ class PNormPushLoss(Loss):
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""
-        if can_fuse(self.coupled, scores, target):
+        if can_fuse(self.coupled, self.surrogate, scores, target):
             fused = fused_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
             if fused is not None:
                 return fused

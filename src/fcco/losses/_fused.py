@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,10 +24,11 @@ Array = NDArray[Any]
 _LABEL_TYPES = (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
 
 
-def can_fuse(coupled: CoupledLoss, scores: Any, target: Any) -> bool:
+def can_fuse(coupled: CoupledLoss, surrogate: Surrogate, scores: Any, target: Any) -> bool:
     """Whether the step may be worked out by hand: in training, eagerly, on the CPU, in single or double precision."""
     return (
-        coupled.training
+        surrogate.has_name  # a function of the caller's own may have parameters to train
+        and coupled.training
         and torch.is_grad_enabled()
         and isinstance(scores, Tensor)
         and isinstance(target, Tensor)
@@ -37,6 +37,7 @@ def can_fuse(coupled: CoupledLoss, scores: Any, target: Any) -> bool:
         and scores.shape == target.shape
         and target.dtype in _LABEL_TYPES
         and reads_are_free(scores)
+        and not scores.is_neg()  # a view that NumPy cannot take
         and target.is_cpu
         and coupled.can_track_arrays
     )
@@ -73,7 +74,9 @@ def split_batch(scores: Tensor, target: Tensor, index: Any, n: int, *, positives
     """The batch by class; None where it lacks one, has an outer row twice, or is to be refused."""
     rows = as_index(index, scores.device).numpy()
     values, label = scores.detach().numpy(), target.detach().numpy()
-    if len(rows) != len(values) or not math.isfinite(np.add.reduce(values)):
+    with np.errstate(over="ignore"):
+        usable = len(rows) == len(values) and math.isfinite(np.add.reduce(values))
+    if not usable:
         return None
     first, second = (1, 0) if positives_first else (0, 1)
     outer, other = (label == first).nonzero()[0], (label == second).nonzero()[0]
@@ -171,15 +174,9 @@ def compare(surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> P
 
 
 def _value_and_slope(surrogate: Surrogate, t: Tensor) -> tuple[Tensor, Tensor]:
-    if surrogate.function is F.softplus:
-        return F.softplus(t), torch.sigmoid(t)
-    if surrogate.function is torch.sigmoid:
-        values = torch.sigmoid(t)
-        return values, values * (1 - values)
-    with torch.enable_grad():
-        values = surrogate(t.requires_grad_())
-        slope = torch.autograd.grad(values.sum(), t)[0] if values.requires_grad else torch.zeros_like(t)
-    return values.detach(), slope.detach()
+    values = surrogate(t)
+    share = torch.sigmoid(t)
+    return values, share if surrogate.name == "logistic" else share * (1 - share)
 
 
 def fused_average_precision(
@@ -202,19 +199,20 @@ def fused_average_precision(
     if m > n_pos or k > n - n_pos or (exact and m == 1 < n_pos):
         return None
     of_positive = (n_pos - 1) / max(m - 1, 1) / n if exact else n_pos / m / n
-    weight = np.zeros((m + k, 2), batch.scores.dtype)
+    # The own term, among the others at first, weighs 1 / n_pos of what it is to weigh: that takes double precision.
+    h = batch.scores.astype(np.float64) if exact else batch.scores
+    weight = np.zeros((m + k, 2), h.dtype)
     weight[:m], weight[m:, 1] = of_positive, (n - n_pos) / k / n
     with np.errstate(all="ignore"):
-        pairs = compare(surrogate, batch.scores[:m], batch.scores, weight)
-        inner = pairs.sums.astype(batch.scores.dtype, copy=False)
-        if exact:
-            inner += own_value * (1 / n - of_positive)
+        pairs = compare(surrogate, h[:m], h, weight)
+        sums = pairs.sums + own_value * (1 / n - of_positive) if exact else pairs.sums
+        inner = sums.astype(batch.scores.dtype, copy=False)
         if not math.isfinite(np.add.reduce(inner, None)):
             return None
         new, at = coupled.track_arrays(inner, batch.outer_rows)
         # f(u) = -u_1 / u_2, whose slopes are -1 / u_2 and u_1 / u_2².
         share = at[:, 0] / at[:, 1]
-        pull = np.empty_like(inner)
+        pull = np.empty(inner.shape, h.dtype)
         np.divide(-1 / m, at[:, 1], out=pull[:, 0], casting="unsafe")
         np.multiply(pull[:, 0], -share, out=pull[:, 1], casting="unsafe")
         by_own, gradient = pairs.pull_back(pull)
@@ -250,7 +248,7 @@ def _exp_push(coupled: CoupledLoss, rows: Array, own: Array, rivals: Array, p: f
     lowest = np.minimum.reduce(rivals)
     share = np.exp(lowest - rivals)
     total = np.add.reduce(share)
-    inner = own + (math.log(total / len(rivals)) - lowest)
+    inner = (own - lowest) + own.dtype.type(math.log(total / len(rivals)))
     new, at = coupled.track_arrays(inner, rows)
     # d u^p / d log g is p u^p g / u, one exponential.
     slope = p / len(own) * np.exp((p - 1) * at + inner)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +61,6 @@ class _SoftMaximum:
     def __call__(self, u: Tensor, index: Tensor, known: Tensor) -> Tensor:
         peak = masked_logsumexp(u / self.temperature, known) - known.sum().to(u.dtype).log()
         return (self.temperature * peak).expand_as(u)
-
-
-def _log_arrangements(n: Tensor, k: int) -> Tensor:
-    """log of n! / (n - k)!, in how many ways k of n can be drawn one after the other; log n! where k is larger."""
-    return torch.lgamma(n + 1) - torch.lgamma((n - k).clamp(min=0) + 1)
 
 
 class GroupDROLoss(Loss):
@@ -145,12 +139,10 @@ class GroupDROLoss(Loss):
         """How often each group comes in batches of this size: [K], or the same for all."""
         if self.group_sizes is None:
             return present.sum() / self.n
-        batch = len(losses)
-        others = widen(self.group_sizes.sum() - self.group_sizes)
-        total = others + self.group_sizes
-        # All of the batch among the others: (others choose batch) / (total choose batch).
-        absent = _log_arrangements(others, batch) - _log_arrangements(total, batch)
-        return -torch.expm1(absent.masked_fill(others < batch, -math.inf)).to(losses.dtype)
+        # All of the batch among the others, one after the other without replacement.
+        left = self.group_sizes.sum() - torch.arange(len(losses), device=losses.device)
+        met = (widen(self.group_sizes).unsqueeze(1) / left.clamp(min=1)).clamp(max=1)
+        return -torch.expm1(torch.log1p(-met).sum(1)).to(losses.dtype)
 
     def _remembers(self) -> bool:
         """Whether groups that the batch lacks are known from earlier ones."""
