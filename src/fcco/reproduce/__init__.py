@@ -1,0 +1,10 @@
+"""Experiments: what the theorems promise and what the paper reports, measured.
+
+A study is a list of :class:`Experiment`; an experiment is a list of :class:`Task` and what to make of their results.
+:func:`run_tasks` does the work, in parallel, and goes on where it was interrupted.
+"""
+
+from fcco.reproduce._runner import Task, run_tasks
+from fcco.reproduce._study import Experiment, Finding, Scale, Study, run_study
+
+__all__ = ["Experiment", "Finding", "Scale", "Study", "Task", "run_study", "run_tasks"]

@@ -1,0 +1,77 @@
+"""Figures: colours that everybody can tell apart, means with their bands, predicted slopes beside measured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Okabe and Ito's palette, without its yellow, which white paper swallows; and a marker and dashes for each.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)), (0, (1, 1)), "-")
+
+
+def style(k: int, *, marker: bool = True) -> dict[str, Any]:
+    """How the k-th line of a figure looks."""
+    k %= len(COLOURS)
+    look: dict[str, Any] = {"color": COLOURS[k], "linestyle": DASHES[k], "linewidth": 1.4}
+    return {**look, "marker": MARKERS[k], "markersize": 4} if marker else look
+
+
+def new_figure(panels: int = 1, *, width: float = 3.6, height: float = 3.0) -> tuple[Any, list[Any]]:
+    """A figure with its panels in a row.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        # Without pyplot: no window system, and no state that outlives the figure.
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'fcco[reproduce]'") from error
+    figure = Figure(figsize=(width * panels + 0.4, height), layout="constrained")
+    return figure, list(np.atleast_1d(figure.subplots(1, panels)))
+
+
+def band(ax: Any, x: Sequence[float], runs: Any, label: str, k: int, *, marker: bool = False) -> None:
+    """The mean of ``runs`` [seeds, points] over seeds, in a band of two standard errors."""
+    values = np.asarray(runs, dtype=float)
+    mean = values.mean(axis=0)
+    error = 2 * values.std(axis=0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.zeros_like(mean)
+    ax.plot(x, mean, label=label, **style(k, marker=marker))
+    # A log axis has no place for a band that reaches below 0.
+    ax.fill_between(x, np.maximum(mean - error, mean / 10), mean + error, color=COLOURS[k % 7], alpha=0.2, linewidth=0)
+
+
+def slope(ax: Any, x: Sequence[float], anchor: float, exponent: float, label: str) -> None:
+    """A power law for log axes, through ``anchor`` at the first x."""
+    ends = np.array([x[0], x[-1]], dtype=float)
+    ax.plot(ends, anchor * (ends / ends[0]) ** exponent, color="0.45", linestyle=":", linewidth=1.6, label=label)
+
+
+def finish(ax: Any, x: str, y: str, title: str = "", *, log: str = "") -> None:
+    """Labels, log axes, and a legend that does not shout."""
+    if "x" in log:
+        ax.set_xscale("log")
+    if "y" in log:
+        ax.set_yscale("log")
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    if title:
+        ax.set_title(title, fontsize=9)
+    ax.grid(True, alpha=0.25, linewidth=0.5)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(fontsize=7, frameon=False)
+
+
+def save(figure: Any, path: Path, dpi: int = 100) -> None:
+    """Write a PNG of few colours and no metadata: small, and equal figures are equal files."""
+    from PIL import Image
+
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi)
+    Image.open(drawn).convert("RGB").quantize(64).save(path, optimize=True)

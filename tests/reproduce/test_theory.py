@@ -1,0 +1,108 @@
+"""The study in its quick form. Seeds are fixed, so the tolerances are not a matter of luck but of versions."""
+
+import csv
+
+import pytest
+
+from fcco.cli import main
+from fcco.reproduce import Scale, run_study
+from fcco.reproduce.theory import STUDY
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Findings by key, and the folder they were written to."""
+    out = tmp_path_factory.mktemp("theory")
+    findings = run_study(STUDY.experiments, Scale(seeds=4, quick=True), out, workers=2)
+    return {experiment.key: finding for experiment, finding in zip(STUDY.experiments, findings, strict=True)}, out
+
+
+def test_theorem_1_holds(found):
+    (row,) = found[0]["i"].rows
+    assert row["worst seed"] <= 1
+    assert 0 < row["reached at"] <= row["steps T"]
+
+
+def test_steps_scale_as_theorem_1_says(found):
+    """Exponents within 0.25 (0.5 for epsilon, whose range is short); rates that ignored a size would be off by 1."""
+    for row in found[0]["ii"].rows:
+        tolerance = 0.5 if row["size"] == "epsilon" else 0.25
+        assert row["fitted exponent"] == pytest.approx(row["predicted exponent"], abs=tolerance)
+        assert row["all seeds arrive"]
+        assert row["regime"] == "n/(B1 B2 eps^4)"
+
+
+def test_half_and_half_is_best(found):
+    steps = {row["B1"]: row["steps to epsilon"] for row in found[0]["iii"].rows}
+    assert min(steps, key=steps.get) == 16
+    assert steps[16] < 0.7 * min(steps[4], steps[28])  # n / (B1 B2) says 0.44
+
+
+def test_one_over_epsilon(found):
+    """Exponents of -1 within 0.35; a rate of 1 / epsilon^2 would show as -0.5."""
+    boost, distance, average = found[0]["iv"].rows
+    assert boost["fitted exponent"] == pytest.approx(-1, abs=0.35)
+    assert distance["fitted exponent"] == pytest.approx(-1, abs=0.35)
+    assert average["fitted exponent"] < -0.8
+
+
+def test_lemma_1_holds(found):
+    """At every step, within two standard errors; the bound is close, so half of it would be crossed."""
+    for row in found[0]["v"].rows:
+        assert row["beyond 2 s.e."] == 0
+        assert 0.5 < row["largest left / right"] <= 1
+
+
+def test_all_rows_a_step_cost_their_price(found):
+    """SOX is ahead of SCGD and NASA, which take 13 to 16 times fewer steps, on every problem."""
+    rows = {(row["problem"], row["method"]): row for row in found[0]["vi"].rows}
+    assert len(rows) == 4 * 6
+    for problem in {problem for problem, _ in rows}:
+        sox = rows[problem, "SOX"]
+        for method in ("SCGD", "NASA"):
+            other = rows[problem, method]
+            assert other["steps"] * 10 < sox["steps"]
+            assert sox["excess / excess at the start"] < 0.8 * other["excess / excess at the start"]
+
+
+def test_every_experiment_has_a_table_and_a_figure(found):
+    for experiment in STUDY.experiments:
+        with (found[1] / f"{experiment.stem}.csv").open() as file:
+            assert len(list(csv.DictReader(file))) == len(found[0][experiment.key].rows)
+        picture = (found[1] / f"{experiment.stem}.png").read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) < 100_000
+
+
+def test_the_command(tmp_path, capsys):
+    """From the cache of a first call, the second writes the page and prints the same."""
+    options = ["reproduce", "theory", "--quick", "--only", "v", "--workers", "1", "--seeds", "2"]
+    options += ["--out", str(tmp_path / "out")]
+    assert main(options) == 0
+    first = capsys.readouterr()
+    assert main([*options, "--docs", str(tmp_path / "page.md")]) == 0
+    second = capsys.readouterr()
+    assert second.out == first.out
+    assert "2/2 tasks" in first.err
+    assert second.err == ""
+    page = (tmp_path / "page.md").read_text()
+    assert "![Lemma 1: the tracking error obeys its recursion](page/v-tracking.png)" in page
+    assert (tmp_path / "page" / "v-tracking.png").exists()
+    assert (tmp_path / "page" / "v-tracking.csv").exists()
+    assert main([*options, "--fresh"]) == 0
+    assert "2/2 tasks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--only", "i,vii"], "--only names experiments of i, ii, iii, iv, v, vi, got 'vii'"),
+        (["--seeds", "1"], "--seeds must be at least 2, for a spread, got 1"),
+        (["--workers", "0"], "workers must be at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit) as refused:
+        main(["reproduce", "theory", "--quick", "--out", str(tmp_path / "out"), *options])
+    assert refused.value.code == 2
+    assert message in capsys.readouterr().err
