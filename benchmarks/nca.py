@@ -31,7 +31,8 @@ from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
 from fcco.estimators._kernels import RULES, Table
-from fcco.estimators._nca import NeighborhoodComponentsAnalysis, draw_batches
+from fcco.estimators._nca import NeighborhoodComponentsAnalysis
+from fcco.estimators._nca_fit import draw_batches
 from fcco.estimators._nca_kernel import Rows, Rule, Run, train
 from fcco.functional import nca_loss
 

@@ -22,7 +22,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fcco
 from fcco.estimators._kernels import RULES as CODES
 from fcco.estimators._kernels import Table
-from fcco.estimators._nca import NeighborhoodComponentsAnalysis, draw_batches
+from fcco.estimators._nca import NeighborhoodComponentsAnalysis
+from fcco.estimators._nca_fit import draw_batches
 from fcco.estimators._nca_kernel import SECOND_RATE, Rows, Rule, Run, mean_and_deviation, train
 from fcco.functional import nca_loss
 
