@@ -6,7 +6,7 @@ import pytest
 
 import fcco
 from fcco.cli import main
-from fcco.theory import Constants, complexities, convexifier, projected, sox, sox_boost
+from fcco.theory import Constants, boost_constants, complexities, convexifier, projected, sox, sox_boost
 
 SIZES = ["--n", "500", "--b1", "16", "--b2", "8", "--epsilon", "0.05"]
 GIVEN = {"n": 500, "outer_batch": 16, "inner_batch": 8, "epsilon": 0.05}
@@ -21,6 +21,7 @@ def test_json_holds_what_the_theorems_say(capsys):
     assert found["theorem_2"]["stages"] == [vars(s) for s in sox_boost(CONSTANTS, gap=2.0, mu=0.1, **GIVEN)]
     assert found["theorem_3"] == vars(projected(CONSTANTS, diameter=3.0, **GIVEN))
     assert found["theorem_4"][0] == {"t": 0, "lr": 10.0, "gamma": pytest.approx(1 / (1 + 16 / 500))}
+    assert found["boost_constants"] == vars(boost_constants(CONSTANTS, inner_batch=8))
     assert found["corollary"]["mu"] == convexifier(0.05, 4.0)
     assert [row["samples"] for row in found["table_1"]] == [e.samples for e in complexities(mu=0.1, **GIVEN)]
 
@@ -28,20 +29,44 @@ def test_json_holds_what_the_theorems_say(capsys):
 def test_the_table_names_every_method_and_what_is_missing(capsys):
     assert main(["plan", *SIZES]) == 0
     printed = capsys.readouterr().out
-    for text in ("Theorem 1, SOX", "BSGD", "SOAP", "MOAP", "NASA", "SOX-boost", "give --mu", "give --diameter"):
+    for text in (
+        "Theorem 1, SOX",
+        "BSGD",
+        "SOAP",
+        "MOAP",
+        "NASA",
+        "SOX-boost",
+        "give --mu",
+        "give --diameter",
+        "C_1 = ",
+        "C_5 = ",
+    ):
         assert text in printed
     assert "Theorem 2, SOX-boost" not in printed
     assert max(map(len, printed.splitlines())) <= 130
+
+
+def test_a_mu_above_the_smoothness_is_one_of_the_regulariser(capsys):
+    """Theorem 2 speaks of F, whose mu is L_F = 2 at most; Theorem 4 of a regulariser."""
+    assert main(["plan", *SIZES, "--mu", "5"]) == 0
+    printed = capsys.readouterr().out
+    assert "Theorem 2 does not apply: no F has a mu above its L_F = 2." in printed
+    assert "Theorem 4, at step 0" in printed
+    assert "Theorem 2, SOX-boost" not in printed
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--epsilon", "0"], "fcco plan: epsilon must be positive and finite, got 0.0\n"),
-        (["--b1", "501"], "fcco plan: outer_batch must not exceed n = 500, got 501\n"),
+        (["--b1", "501"], "fcco plan: --b1 must not exceed n = 500, got 501\n"),
+        (["--b2", "0"], "fcco plan: --b2 must be at least 1, got 0\n"),
         (["--sigma2", "-1"], "fcco plan: sigma2 must be finite and not negative, got -1.0\n"),
         (["--mu", "-1"], "fcco plan: mu must be positive and finite, got -1.0\n"),
         (["--epsilon", "1e-200"], "epsilon is too small\n"),
+        (["--c-f", "1e200"], "epsilon or a constant is too small or too large\n"),
+        (["--c-g", "1e200"], "epsilon or a constant is too small or too large\n"),
+        (["--epsilon", "1e300"], "epsilon or a constant is too small or too large\n"),
         (["--n", "2.5"], "invalid int value: '2.5'\n"),
     ],
 )

@@ -191,3 +191,77 @@ def test_refuses_an_empty_box(lower, upper):
 def test_refuses_negative_weights(make):
     with pytest.raises(ValueError, match=r"must be a finite number >= 0, got -1.0"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("x", "radius", "dtype"),
+    [
+        ([300.0, 400.0], 1e-3, torch.float16),
+        ([3.0, 4.0], 1e-3, torch.bfloat16),
+        ([3e38, -3e38], 1.0, torch.float32),
+        ([3e38, -3e38], 1e-30, torch.float32),
+        ([3e200, 4e200], 1.0, torch.float64),
+        ([3e200, 4e200], 1e-200, torch.float64),
+        ([3e-200, 4e-200], 1e-200, torch.float64),
+        ([1e308, 1e308], 1e308, torch.float64),
+    ],
+)
+def test_a_ball_of_any_size(x, radius, dtype):
+    """The direction is kept and the length is the radius, where squares and quotients would overflow."""
+    x = torch.tensor(x, dtype=dtype)
+    nearest = P.project_ball(x, radius)
+    assert nearest.dtype == dtype
+    wide = x.double() / x.double().abs().max()
+    expected = radius * (wide / wide.norm())
+    torch.testing.assert_close(nearest.double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=0.0)
+
+
+def test_an_empty_vector_and_a_gradient():
+    assert P.project_ball(torch.ones(0)).shape == (0,)
+    for point in ([3.0, 4.0], [0.1, 0.2], [0.0, 0.0]):
+        x = torch.tensor(point, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(P.project_ball, (x,))
+
+
+@pytest.mark.parametrize("project", [P.project_ball, P.project_box, P.project_simplex, P.project_l1_ball])
+@pytest.mark.parametrize("x", [torch.tensor([1, 2]), torch.tensor([True, False]), [1.0, 2.0]], ids=str)
+def test_refuses_what_is_no_floating_tensor(project, x):
+    with pytest.raises(TypeError, match="x must be a tensor of a floating dtype, got"):
+        project(x)
+
+
+@pytest.mark.parametrize("project", [P.project_ball, P.project_simplex, P.project_l1_ball])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_refuses_what_is_not_finite(project, value):
+    with pytest.raises(ValueError, match=rf"\[1\] is {value}, not a finite number"):
+        project(torch.tensor([0.5, value]))
+
+
+@pytest.mark.parametrize(
+    ("project", "name"),
+    [
+        (partial(P.project_box, lower=torch.zeros(3, 2)), "lower"),
+        (partial(P.project_box, upper=torch.zeros(3)), "upper"),
+        (partial(P.project_ball, center=torch.zeros(3, 2)), "center"),
+    ],
+)
+def test_refuses_to_grow_the_shape(project, name):
+    with pytest.raises(ValueError, match=rf"{name} \[3.*\] does not broadcast to x \[2\]"):
+        project(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (partial(P.project_ball, radius="1"), "radius"),
+        (partial(P.project_simplex, radius="1"), "radius"),
+        (partial(P.project_l1_ball, radius="1"), "radius"),
+        (partial(P.project_box, lower="1"), "lower"),
+        (partial(P.prox_l1, step="1"), "step"),
+        (partial(P.prox_l2, step=1.0, weight=None), "weight"),
+        (P.SquaredL2, "mu"),
+    ],
+)
+def test_refuses_what_is_no_number(make, name):
+    with pytest.raises(TypeError, match=f"{name} must be a number"):
+        make(torch.ones(2))

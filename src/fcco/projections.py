@@ -14,6 +14,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from fcco._checks import check_finite, shape_of
+from fcco.theory._checks import number
+
 __all__ = [
     "ElasticNet",
     "Regulariser",
@@ -28,14 +31,20 @@ __all__ = [
 ]
 
 
+def _check_point(x: Tensor) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"x must be a tensor of a floating dtype, got {got}")
+
+
 def _check_radius(radius: float) -> None:
-    if not 0 < radius < math.inf:
+    if not 0 < number("radius", radius) < math.inf:
         raise ValueError(f"radius must be a positive number, got {radius!r}")
 
 
 def _check_not_negative(**values: float) -> None:
     for name, value in values.items():
-        if not 0 <= value < math.inf:
+        if not 0 <= number(name, value) < math.inf:
             raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
 
 
@@ -53,18 +62,47 @@ def project_ball(
         dim: project along these dimensions only; all of ``x`` is one vector otherwise.
 
     Raises:
-        ValueError: the radius is not positive.
+        TypeError: ``x`` is not of a floating dtype.
+        ValueError: the radius is not positive, ``x`` is not finite, or ``center`` does not broadcast against it.
 
     >>> project_ball(torch.tensor([3.0, 4.0]), radius=1.0)
     tensor([0.6000, 0.8000])
     """
     _check_radius(radius)
-    middle = torch.as_tensor(center).to(x)
+    _check_point(x)
+    if x.numel() == 0:
+        return x
+    middle = _like(x, center=center)
     offset = x - middle
-    # Squares of large float32 values fit float64 only.
-    norm = torch.linalg.vector_norm(offset, dim=dim, keepdim=True, dtype=torch.float64)
-    nearest = middle + offset / (norm / radius).clamp(min=1).to(x.dtype)
-    return torch.where(norm <= radius, x, nearest)
+    check_finite(offset, log=False, name="(x - center)")
+    # Powers of two are divided out, exactly: neither squares nor quotients overflow then, whatever the dtype.
+    scale = _power_of_two(offset.detach(), dim)
+    size = math.ldexp(1.0, math.frexp(radius)[1] - 1)
+    direction = offset / scale.to(x.dtype)
+    norm = torch.linalg.vector_norm(direction, dim=dim, keepdim=True, dtype=torch.float64)
+    inside = norm * scale <= radius
+    ratio = torch.where(inside, 1.0, norm / (radius / size)).to(x.dtype)
+    return torch.where(inside, x, middle + direction / ratio * size)
+
+
+def _power_of_two(x: Tensor, dim: int | tuple[int, ...] | None) -> Tensor:
+    """The largest one that is not above any |x|, in float64; 1 where all are 0."""
+    largest = x.abs().amax(() if dim is None else dim, keepdim=True).double()
+    return torch.where(largest > 0, largest / (2 * torch.frexp(largest).mantissa), 1.0)
+
+
+def _like(x: Tensor, **given: Tensor | float) -> Tensor:
+    """A number or tensor as one of the dtype of ``x`` that broadcasts to its shape."""
+    ((name, value),) = given.items()
+    try:
+        tensor = torch.as_tensor(value).to(x)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be a number or a tensor, got {value!r}") from None
+    try:
+        tensor.expand(x.shape)
+    except RuntimeError:
+        raise ValueError(f"{name} {shape_of(tensor)} does not broadcast to x {shape_of(x)}") from None
+    return tensor
 
 
 def project_box(x: Tensor, lower: Tensor | float = -math.inf, upper: Tensor | float = math.inf) -> Tensor:
@@ -76,12 +114,14 @@ def project_box(x: Tensor, lower: Tensor | float = -math.inf, upper: Tensor | fl
         upper: u, likewise.
 
     Raises:
-        ValueError: a lower bound is above the upper one, and the box is empty.
+        TypeError: ``x`` is not of a floating dtype.
+        ValueError: a lower bound is above the upper one, and the box is empty, or a bound does not broadcast.
 
     >>> project_box(torch.tensor([-2.0, 0.5, 2.0]), 0.0, 1.0)
     tensor([0.0000, 0.5000, 1.0000])
     """
-    low, high = torch.as_tensor(lower).to(x), torch.as_tensor(upper).to(x)
+    _check_point(x)
+    low, high = _like(x, lower=lower), _like(x, upper=upper)
     if not (low <= high).all():
         raise ValueError(f"lower must not be above upper, got lower={lower!r} and upper={upper!r}")
     return torch.minimum(torch.maximum(x, low), high)
@@ -98,7 +138,8 @@ def project_simplex(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
         dim: project along this dimension only; all of ``x`` is one vector otherwise.
 
     Raises:
-        ValueError: the radius is not positive.
+        TypeError: ``x`` is not of a floating dtype.
+        ValueError: the radius is not positive, or ``x`` is not finite.
 
     Reference: Duchi et al., *Efficient Projections onto the l1-Ball*, ICML 2008.
 
@@ -106,6 +147,8 @@ def project_simplex(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
     tensor([0.2500, 0.7500, 0.0000])
     """
     _check_radius(radius)
+    _check_point(x)
+    check_finite(x, log=False, name="x")
     if dim is None:
         return project_simplex(x.reshape(-1), radius, dim=0).reshape(x.shape)
     # Entries further than the radius below the largest are zero; from the largest on, sums keep their precision.
@@ -127,11 +170,15 @@ def project_l1_ball(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
         dim: project along this dimension only; all of ``x`` is one vector otherwise.
 
     Raises:
-        ValueError: the radius is not positive.
+        TypeError: ``x`` is not of a floating dtype.
+        ValueError: the radius is not positive, or ``x`` is not finite.
 
     >>> project_l1_ball(torch.tensor([-0.5, 1.0, 0.1]))
     tensor([-0.2500,  0.7500,  0.0000])
     """
+    _check_radius(radius)
+    _check_point(x)
+    check_finite(x, log=False, name="x")
     sizes = x.abs()
     total = sizes.sum() if dim is None else sizes.sum(dim, keepdim=True)
     return torch.where(total <= radius, x, x.sign() * project_simplex(sizes, radius, dim=dim))

@@ -20,7 +20,10 @@ def batch_gradient(problem, w, u, visited, gamma, outer_batch, inner_batches):
 
 
 def sox_boost(problem, w, stages, draws, pass_on="last", mu=0.0):
-    """Algorithm 2 on F + mu/2 |w|^2; ``stages`` are (eta, beta, gamma), and a stage is as long as its draws."""
+    """Algorithm 2 on F + mu/2 |w|^2; ``stages`` are (eta, beta, gamma), and a stage is as long as its draws.
+
+    A stage that passes a random iterate on ends with its draws, and with the u and v estimated at its last iterate.
+    """
     u, v, visited = np.zeros((problem.n, problem.dim)), np.zeros_like(w), set()
     for (eta, beta, gamma), stage_draws in zip(stages, draws, strict=True):
         iterates = []
@@ -31,6 +34,8 @@ def sox_boost(problem, w, stages, draws, pass_on="last", mu=0.0):
             w = w - eta * v
         if pass_on == "average":
             w = np.mean(iterates, axis=0)
+        if pass_on == "random":
+            w = iterates[-1]
     return w, u
 
 

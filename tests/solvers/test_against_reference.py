@@ -108,7 +108,7 @@ def test_sox_boost(case, pass_on, mu):
     solution, table = run(problem, "sox-boost", stages=STAGES, pass_on=pass_on, **extra)
     generator, draws = torch.Generator().manual_seed(SEED), []
     for stage in STAGES:
-        steps = int(torch.randint(stage.steps, (), generator=generator)) if pass_on == "random" else stage.steps
+        steps = int(torch.randint(stage.steps, (), generator=generator)) + 1 if pass_on == "random" else stage.steps
         draws.append(replay(arrays, generator, steps, OUTER_BATCH, INNER_BATCH))
     rates = [(stage.lr, stage.beta, stage.gamma) for stage in STAGES]
     w, u = stagewise.sox_boost(arrays, arrays.w0, rates, draws, pass_on, mu)

@@ -1,14 +1,16 @@
 """A run that was interrupted ends where an uninterrupted one does, bit for bit."""
 
 import dataclasses
+import signal
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import fcco
-from fcco.projections import ElasticNet, project_ball
+from fcco.projections import ElasticNet, project_ball, project_box
 from fcco.schedules import RunningMean
 from fcco.solvers import Stage
 from solvers.cases import BALL, METHODS, RATES, STAGES, exponential, least_squares
@@ -169,6 +171,7 @@ OTHERS = {
     "record_every": ({}, {"record_every": 7}),
     "regulariser": ({"regulariser": ElasticNet(0.1, 0.1)}, {"regulariser": ElasticNet(0.1, 0.2)}),
     "projection": ({"projection": BALL}, {"projection": partial(project_ball, radius=1.3)}),
+    "safeguard": ({}, {"safeguard": False}),
 }
 
 
@@ -191,7 +194,7 @@ def test_refuses_other_stages(stages, tmp_path):
         SOLVE(PROBLEM, "sox-boost", stages=stages, checkpoint=tmp_path / "run.pt")
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint"], ids=["empty", "text"])
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"hello"], ids=["empty", "text", "word"])
 def test_refuses_other_files(content, tmp_path):
     (tmp_path / "run.pt").write_bytes(content)
     with pytest.raises(ValueError, match=r"run.pt is not a checkpoint of fcco.solve"):
@@ -218,3 +221,162 @@ def test_float32(tmp_path):
     resumed = SOLVE(problem, **RATES, checkpoint=tmp_path / "run.pt")
     assert resumed.weights.dtype == torch.float32
     assert_same(resumed, SOLVE(problem, **RATES))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_refuses_a_damaged_file(share, tmp_path):
+    checkpoint = tmp_path / "run.pt"
+    SOLVE(PROBLEM, **RATES, checkpoint=checkpoint)
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"run.pt is not a checkpoint of fcco.solve, or is damaged"):
+        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("place", ["missing/run.pt", "file/run.pt", "."])
+def test_refuses_a_place_that_cannot_be_written_before_the_first_step(place, tmp_path):
+    (tmp_path / "file").write_text("")
+    calls = []
+    with pytest.raises(OSError, match=r"the checkpoint .* cannot be written"):
+        SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / place, callback=calls.append)
+    assert calls == []
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_numbers_of_numpy(tmp_path):
+    """They are numbers like any other, and a checkpoint holds Python's own."""
+    problem = dataclasses.replace(PROBLEM, n=np.int64(PROBLEM.n), dim=np.int64(1))
+    numbers = {"lr": np.float64(0.05), "beta": lambda step: np.float64(0.3), "gamma": np.float32(0.25)}
+    options = {**numbers, "steps": np.int64(40), "outer_batch": np.int64(4), "record_every": np.int64(6)}
+    SOLVE(problem, **options, checkpoint=tmp_path / "run.pt", callback=stop_at(9))
+    resumed = SOLVE(problem, **options, checkpoint=tmp_path / "run.pt")
+    assert_same(resumed, SOLVE(PROBLEM, **{**RATES, "gamma": 0.25}))
+
+
+@pytest.mark.parametrize("bound", ["lower", "upper"])
+@pytest.mark.parametrize("entry", [0, 11])
+def test_refuses_another_box(bound, entry, tmp_path):
+    """On either side, and in any entry."""
+    problem = dataclasses.replace(
+        PROBLEM,
+        start=torch.zeros(12, dtype=torch.float64),
+        inner=lambda w, *rest: PROBLEM.inner(w[: len(PROBLEM.start)], *rest),
+        exact_inner=None,
+    )
+    box = {side: torch.full((12,), value, dtype=torch.float64) for side, value in (("lower", -2.0), ("upper", 2.0))}
+    options = {**RATES, "checkpoint": tmp_path / "run.pt"}
+    SOLVE(problem, **options, projection=partial(project_box, **box), callback=stop_at(2))
+    box[bound] = box[bound].clone()
+    box[bound][entry] *= 1.5
+    with pytest.raises(ValueError, match="belongs to another run: its projection is"):
+        SOLVE(problem, **options, projection=partial(project_box, **box))
+
+
+class Ridge:
+    """A regulariser of one's own, with no repr."""
+
+    def __init__(self, mu):
+        self.mu = mu
+
+    def __call__(self, w):
+        return self.mu / 2 * w.square().sum()
+
+    def prox(self, w, step):
+        return w / (1 + step * self.mu)
+
+
+def test_a_regulariser_of_ones_own(tmp_path):
+    options = {**RATES, "checkpoint": tmp_path / "run.pt"}
+    SOLVE(PROBLEM, **options, regulariser=Ridge(0.1), callback=stop_at(9))
+    with pytest.raises(ValueError, match="belongs to another run: its regulariser is"):
+        SOLVE(PROBLEM, **options, regulariser=Ridge(0.2))
+    assert_same(SOLVE(PROBLEM, **options, regulariser=Ridge(0.1)), SOLVE(PROBLEM, **RATES, regulariser=Ridge(0.1)))
+
+
+def saved_step(checkpoint):
+    return torch.load(checkpoint, weights_only=True)["run"]["counters"]["step"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_callback_that_raises_loses_nothing(error, tmp_path):
+    checkpoint = tmp_path / "run.pt"
+
+    def callback(state):
+        if state.step == 17:
+            raise error("enough")
+
+    with pytest.raises(error, match="enough"):
+        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, callback=callback)
+    assert saved_step(checkpoint) == 17
+    assert_same(SOLVE(PROBLEM, **RATES, checkpoint=checkpoint), SOLVE(PROBLEM, **RATES))
+
+
+def failing_at(call, fail):
+    """The problem, whose inner function does something else at one of its calls, after it has drawn."""
+    calls = []
+
+    def inner(w, rows, generator, inner_batch):
+        calls.append(rows)
+        values = PROBLEM.inner(w, rows, generator, inner_batch)
+        return values if len(calls) != call else fail(values)
+
+    return dataclasses.replace(PROBLEM, inner=inner)
+
+
+def raising(error):
+    def fail(values):
+        raise error
+
+    return fail
+
+
+# The first call identifies the problem, so that the 20th is that of step 18.
+@pytest.mark.parametrize("fail", [raising(RuntimeError("lost")), lambda values: values * float("nan")])
+def test_a_problem_that_raises_loses_nothing(fail, tmp_path):
+    checkpoint = tmp_path / "run.pt"
+    with pytest.raises((RuntimeError, ValueError), match=r"lost|nan"):
+        SOLVE(failing_at(20, fail), **RATES, checkpoint=checkpoint)
+    assert saved_step(checkpoint) == 18
+    assert_same(SOLVE(PROBLEM, **RATES, checkpoint=checkpoint), SOLVE(PROBLEM, **RATES))
+
+
+@pytest.mark.parametrize(("call", "step"), [(20, 19), (41, 40)])
+def test_ctrl_c_waits_for_the_end_of_the_step(call, step, tmp_path):
+    checkpoint = tmp_path / "run.pt"
+
+    def press(values):
+        signal.raise_signal(signal.SIGINT)
+        return values
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        SOLVE(failing_at(call, press), **RATES, checkpoint=checkpoint)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert saved_step(checkpoint) == step
+    assert_same(SOLVE(PROBLEM, **RATES, checkpoint=checkpoint), SOLVE(PROBLEM, **RATES))
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path):
+    """The step it falls into is torn, and the last save is what there is."""
+
+    def press(values):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return values
+
+    with pytest.raises(KeyboardInterrupt):
+        SOLVE(failing_at(20, press), **RATES, checkpoint=tmp_path / "run.pt", checkpoint_every=5)
+    assert saved_step(tmp_path / "run.pt") == 15
+    assert_same(SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt"), SOLVE(PROBLEM, **RATES))
+
+
+def test_ctrl_c_is_at_once_without_a_checkpoint():
+    states = []
+
+    def press(values):
+        signal.raise_signal(signal.SIGINT)
+        return values
+
+    with pytest.raises(KeyboardInterrupt):
+        SOLVE(failing_at(20, press), **RATES, callback=states.append)
+    assert len(states) == 19

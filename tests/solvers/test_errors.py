@@ -68,6 +68,7 @@ CASES = {
         {**RATES, "problem": FAR, "projection": partial(project_ball, radius=1.0)},
         "the start must be in the set that is projected on, and is 2.46 away from it",
     ),
+    "safeguard": ({**RATES, "method": "soap", "safeguard": False}, "safeguard= is for sox, .*, not for soap"),
     "estimate-all": ({**RATES, "method": "moap", "estimate_all": True}, "estimate_all= is not for moap"),
     "projection-shape": ({**RATES, "projection": torch.Tensor.norm}, r"projection must map \[3\] to the same shape"),
     "projection-bad": ({**RATES, "projection": partial(project_ball, radius=-1.0)}, "radius must be a positive number"),
@@ -103,6 +104,58 @@ def test_refuses_a_regulariser_that_is_none():
         fcco.solve(PROBLEM, **RATES, regulariser=0.1)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": "a"}, "lr must be a number, got 'a'"),
+        ({"lr": [0.1, 0.2]}, r"lr must be a number, got \[0.1, 0.2\]"),
+        ({"lr": torch.ones(2)}, "lr must be a number, got tensor"),
+        ({"beta": lambda step: "a"}, "beta must be a number, got 'a'"),
+        ({"gamma": "a"}, "gamma of SOX must be a number or a schedule, got 'a'"),
+        ({"epsilon": "a"}, "epsilon must be a number, got 'a'"),
+        ({"gap": "a"}, "gap must be a number, got 'a'"),
+        ({"projection": "ball"}, "projection must be callable, got 'ball'"),
+        ({"record_at": 3}, r"record_at must be the steps to record at, such as \[10, 100\], got 3"),
+        ({"problem": None}, "problem must be a fcco.solvers.Problem, got None"),
+        ({"method": "sox-boost", "stages": STAGES[0]}, "stages must be a sequence of stages, got Stage"),
+        ({"method": "sox-boost", "stages": [0.1]}, "a stage must be a fcco.solvers.Stage or .*, got 0.1"),
+    ],
+)
+def test_refuses_what_is_of_another_type(options, message):
+    rates = {} if "stages" in options else RATES
+    with pytest.raises(TypeError, match=message):
+        fcco.solve(**{"problem": PROBLEM, **rates, **options})
+
+
+def test_stages_may_come_from_a_generator():
+    listed, generated = (
+        fcco.solve(PROBLEM, "sox-boost", stages=stages).weights for stages in (STAGES, (stage for stage in STAGES))
+    )
+    assert torch.equal(listed, generated)
+
+
+def test_refuses_an_inner_function_that_does_not_depend_on_w():
+    flat = dataclasses.replace(PROBLEM, inner=lambda w, rows, generator, inner_batch: torch.ones(len(rows)))
+    with pytest.raises(ValueError, match="inner must depend on w, differentiably") as caught:
+        fcco.solve(flat, **RATES)
+    assert caught.value.__notes__ == ["in step 0 of sox on least squares (the first is 0)"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda values: values * float("nan"), r"inner\[0\] is nan, not a finite number"),
+        (lambda values: values[:-1], r"inner \[19\] and rows \[20\] differ in length"),
+        (lambda values: values[:, None].expand(-1, 2), r"inner must have the shape \[B1\], got \[20, 2\]"),
+    ],
+)
+def test_a_first_estimate_of_all_rows_is_checked(change, message):
+    bad = dataclasses.replace(PROBLEM, inner=lambda *given: change(PROBLEM.inner(*given)))
+    with pytest.raises(ValueError, match=message) as caught:
+        fcco.solve(bad, **RATES, estimate_all=True)
+    assert caught.value.__notes__ == ["in the first estimate of all rows of least squares"]
+
+
 def test_a_schedule_that_leaves_its_range_says_where():
     with pytest.raises(ValueError, match="lr must be a finite number >= 0, got -1 at step 3") as caught:
         fcco.solve(PROBLEM, **{**RATES, "lr": lambda step: 2 - step})
@@ -125,6 +178,10 @@ def test_divergence_says_where():
         ({"start": [0.0]}, TypeError, r"start must be a floating tensor, got \[0.0\]"),
         ({"start": torch.zeros(3, dtype=torch.int64)}, TypeError, "start must be a floating tensor"),
         ({"start": torch.tensor([0.0, float("nan"), 0.0])}, ValueError, "start must be finite"),
+        ({"exact_inner": 3}, TypeError, "exact_inner must be callable, got 3"),
+        ({"objective": 3}, TypeError, "objective must be callable, got 3"),
+        ({"optimum": [0.0, 0.0, 0.0]}, TypeError, r"optimum must be a tensor, got \[0.0, 0.0, 0.0\]"),
+        ({"constants": {"c_f": 1.0}}, TypeError, "constants must be fcco.theory.Constants, got {'c_f': 1.0}"),
         ({"optimum": torch.zeros(2)}, ValueError, r"optimum \[2\] and start \[3\] differ in shape"),
     ],
 )

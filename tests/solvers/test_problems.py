@@ -1,8 +1,11 @@
 import math
+import pickle
+from functools import partial
 
 import pytest
 import torch
 
+import fcco
 from fcco._coupled import takes_index
 from fcco.solvers import problems
 from fcco.theory import sox, sox_boost
@@ -184,3 +187,27 @@ def test_refusals_of_p_norm_push(change, message):
 def test_separable_labels_have_no_optimum():
     with pytest.raises(RuntimeError, match="no minimum found"):
         problems.invariant_logistic(n=2, d=5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        problems.pseudo_huber,
+        partial(problems.pseudo_huber, "strongly_convex"),
+        problems.invariant_logistic,
+        problems.p_norm_push,
+    ],
+)
+def test_they_can_be_pickled(make):
+    """So that they can be solved in other processes, and kept."""
+    problem = make()
+    copy = pickle.loads(pickle.dumps(problem))
+    w = problem.start + 0.1
+    assert torch.equal(copy.value(w), problem.value(w))
+    assert torch.equal(copy.exact_inner(w), problem.exact_inner(w))
+    rates = {"lr": 1e-3, "beta": 0.5, "gamma": 0.5, "steps": 3}
+    first, second = (fcco.solve(p, **rates) for p in (problem, copy))
+    assert torch.equal(first.weights, second.weights)
+    assert problem == problem
+    assert problem != copy
+    assert first != second

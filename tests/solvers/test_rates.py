@@ -8,7 +8,9 @@ import torch
 import fcco
 from fcco import theory
 from fcco.projections import SquaredL2, project_ball
+from fcco.schedules import RunningMean
 from fcco.solvers import Stage, problems
+from solvers.cases import BALL, exponential
 
 PROBLEM = problems.pseudo_huber("strongly_convex", n=16)
 SIZES = {"outer_batch": 8, "inner_batch": 4}
@@ -87,3 +89,76 @@ def test_theorem_1_holds():
 def test_an_unknown_gap_can_be_given():
     hidden = dataclasses.replace(PROBLEM, optimum=None)
     assert stages_of("sox", hidden, epsilon=0.1, gap=GAP) == stages_of("sox", epsilon=0.1)
+
+
+@pytest.mark.parametrize("estimate_all", [False, True])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_running_mean_is_the_mean_of_all_estimates_of_a_row(estimate_all, stages):
+    """At weights that stay, also where a stage before it has a rate that does not ask for the number of visits."""
+    seen = {row: [] for row in range(PROBLEM.n)}
+
+    def inner(w, rows, generator, inner_batch):
+        values = PROBLEM.inner(w, rows, generator, inner_batch)
+        for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+            seen[row].append(value)
+        return values
+
+    states = []
+    first = [] if stages == 1 else [Stage(0.0, 0.5, 1.0, 1)]
+    fcco.solve(
+        dataclasses.replace(PROBLEM, inner=inner),
+        "sox-boost",
+        stages=[*first, Stage(0.0, 0.5, RunningMean(), 60)],
+        outer_batch=1 if stages == 2 else 4,
+        estimate_all=estimate_all,
+        callback=states.append,
+    )
+    table = states[-1].table
+    assert table.visits.tolist() == [len(values) for values in seen.values()]
+    assert max(map(len, seen.values())) > 3
+    if stages == 1 or not estimate_all:  # a first step at rate 1 forgets the first estimate
+        means = [sum(values) / len(values) if values else 0.0 for values in seen.values()]
+        torch.testing.assert_close(table.u, torch.tensor(means, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "message"),
+    [
+        ("sox", {"projection": BALL}, "Theorem 1 has no projection: give the step sizes yourself"),
+        ("sox", {"regulariser": SquaredL2(0.1)}, "Theorem 1 has no regulariser"),
+        ("sox-boost", {"projection": BALL, "mu": 0.05}, "Theorem 2 has no projection"),
+        ("sox-boost", {"regulariser": SquaredL2(0.1), "radius": 1.0}, "Theorem 2 has no regulariser"),
+        (
+            "projected",
+            {"projection": BALL, "regulariser": SquaredL2(0.1), "diameter": 2.4},
+            "Theorem 3 has no regulariser",
+        ),
+    ],
+)
+def test_a_theorem_is_not_stretched(method, given, message):
+    with pytest.raises(ValueError, match=message):
+        stages_of(method, epsilon=0.1, **given)
+    if method != "sox-boost":
+        (stage,) = stages_of(method, epsilon=0.1, lr=0.1, beta=0.1, gamma=0.1, steps=3, **given)
+        assert stage.lr == 0.1
+
+
+@pytest.mark.parametrize("method", ["sox", "sox-boost", "projected", "strongly-convex"])
+def test_the_safeguard_can_be_turned_off(method):
+    """SOX floors a row that lies far below a new estimate, in log space; the paper does not."""
+    problem, _ = exponential(log=True)
+    slow = {"gamma": 1e-3, "steps": 30, "lr": 0.05}
+    options = {
+        "sox": {**slow, "beta": 1.0},
+        "sox-boost": {"stages": [Stage(0.05, 1.0, 1e-3, 30)]},
+        "projected": {**slow, "projection": BALL},
+        "strongly-convex": {**slow, "regulariser": SquaredL2(0.0001)},
+    }[method]
+    jumps = dataclasses.replace(
+        problem, inner=lambda w, rows, g, b: problem.inner(w, rows, g, b) + 9 * torch.rand((), generator=g)
+    )
+    safe, letter = (fcco.solve(jumps, method, **options, safeguard=on).weights for on in (True, False))
+    assert not torch.equal(safe, letter)
+    plain, _ = exponential()
+    on, off = (fcco.solve(plain, method, **options, safeguard=on).weights for on in (True, False))
+    assert torch.equal(on, off)

@@ -1,10 +1,10 @@
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import product
 
 import pytest
 
-from fcco.theory import Constants, convexifier, projected, sox_boost, strongly_convex
+from fcco.theory import Constants, boost_constants, convexifier, projected, sox_boost, strongly_convex
 
 PLAIN = Constants(c_f=1.0, l_f=1.0, c_g=1.0, l_g=1.0, sigma2=1.0, zeta2=1.0)
 SLACK = 1 + 1e-9
@@ -147,3 +147,10 @@ def test_theorem_4(t):
     tau = 4 / 30 * (t + 1)
     assert schedule.lr(t) == pytest.approx(1 / (0.2 * (t + 1)))
     assert schedule.gamma(t) == pytest.approx(1 / (1 + tau))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 3.0])
+def test_the_constants_of_the_appendix(weight_decay):
+    for c in grid():
+        found = boost_constants(c, inner_batch=6, weight_decay=weight_decay)
+        assert astuple(found) == pytest.approx(derived(c, 6, c.smoothness + weight_decay))

@@ -1,3 +1,4 @@
+import math
 from dataclasses import asdict, replace
 
 import pytest
@@ -64,3 +65,55 @@ def test_the_same_seed_gives_the_same_constants():
 def test_refusals(argument):
     with pytest.raises(ValueError, match=f"{argument} must be .*got 0"):
         estimate_constants(CASES["logistic"](), **{argument: 0})
+
+
+@pytest.mark.parametrize("log", [False, True], ids=["plain", "log"])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_the_curvature_of_f_at_any_scale_of_g(scale, log):
+    """f = log has the slope 1/g and the curvature 1/g^2, whatever the size of g."""
+    slopes = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 10
+
+    def exact(w):
+        return (slopes @ w) + math.log(scale) if log else scale * (slopes @ w).exp()
+
+    problem = Problem(
+        n=6,
+        inner=lambda w, rows, generator, inner_batch: exact(w)[rows],
+        outer=(lambda u: u) if log else torch.log,
+        start=torch.zeros(3, dtype=torch.float64),
+        exact_inner=exact,
+        log=log,
+    )
+    found = estimate_constants(problem, points=4, rows=2, samples=3)
+    assert found.c_f == pytest.approx(1 / scale, rel=0.5)
+    assert found.l_f == pytest.approx(found.c_f**2, rel=1e-9)
+
+
+def test_what_is_not_a_number_is_not_a_constant():
+    problem = Problem(
+        n=2, inner=lambda w, rows, generator, inner_batch: w[rows] - 5, outer=torch.sqrt, start=torch.zeros(2)
+    )
+    with pytest.raises(ValueError, match=r"must be .*finite.*, got nan"):
+        estimate_constants(problem, points=4, rows=2, samples=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (1, 2, 2)])
+def test_weights_of_any_shape_and_dtype(shape, dtype):
+    """g = sqrt(1 + |w|^2) has slopes and curvatures up to 1, f = 2u the slope 2 and no curvature."""
+    problem = Problem(
+        n=2,
+        inner=lambda w, rows, generator, inner_batch: (1 + w.square().sum()).sqrt().expand(len(rows)),
+        outer=lambda u: 2 * u,
+        start=torch.zeros(shape, dtype=dtype),
+    )
+    found = estimate_constants(problem, points=6, rows=1, samples=2, inner_batch=1)
+    assert asdict(found) == pytest.approx(
+        {"c_f": 2.0, "l_f": 0.0, "c_g": 0.6, "l_g": 0.85, "sigma2": 0.0, "zeta2": 0.0}, abs=0.16
+    )
+
+
+@pytest.mark.parametrize("seed", [None, 0.5])
+def test_a_seed_is_an_integer(seed):
+    with pytest.raises(TypeError, match=f"random_state must be an integer, got {seed}"):
+        estimate_constants(CASES["logistic"](), random_state=seed)

@@ -1,10 +1,12 @@
 import math
+import re
 from dataclasses import asdict
 
 import pytest
 
 from fcco.theory import (
     Constants,
+    boost_constants,
     complexities,
     convexifier,
     projected,
@@ -49,6 +51,61 @@ def test_epsilon(name, epsilon):
 def test_an_epsilon_too_small_to_count_the_steps(name):
     with pytest.raises(ValueError, match="epsilon is too small"):
         CALLS[name](epsilon=1e-320 if name != "sox" else 1e-170)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("sox", {"epsilon": 1e300}),
+        ("sox", {"gap": 1e308}),
+        ("sox_boost", {"gap": 1e308, "weight_decay": 1e10}),
+        ("projected", {"diameter": 1e200}),
+        ("complexities", {"epsilon": 1e-80}),
+        ("complexities", {"mu": 1e-200}),
+        ("convexifier", {"epsilon": 1e-300, "radius": 1e-200}),
+        ("tracking_error", {"lr": 1e300}),
+    ],
+)
+def test_numbers_beyond_floating_point(name, change):
+    with pytest.raises(ValueError, match=r"beyond floating point|more steps than can be counted"):
+        CALLS[name](**change)
+
+
+@pytest.mark.parametrize(("epsilon", "radius", "mu"), [(1e-300, 1e100, 0.0), (1e300, 1e-10, math.inf)])
+def test_a_convexifier_that_is_no_mu(epsilon, radius, mu):
+    with pytest.raises(ValueError, match=rf"2 epsilon / radius\^2 must be positive and finite, got {mu}"):
+        convexifier(epsilon, radius)
+
+
+@pytest.mark.parametrize("theorem", [sox, projected])
+@pytest.mark.parametrize("constant", asdict(PLAIN))
+def test_constants_beyond_floating_point(theorem, constant):
+    """They are refused with a sentence, by the theorem at the latest, or give parameters that are numbers."""
+    target = {"gap": 1.0} if theorem is sox else {"diameter": 1.0}
+
+    def outcome(value):
+        try:
+            return theorem(Constants(**{**asdict(PLAIN), constant: value}), **SIZES, epsilon=0.1, **target)
+        except ValueError as refused:
+            return str(refused)
+
+    for found in map(outcome, (1e160, 1e300)):
+        if isinstance(found, str):
+            assert re.search("beyond floating point|more steps than can be counted", found)
+        else:
+            assert all(map(math.isfinite, asdict(found).values()))
+
+
+@pytest.mark.parametrize("name", WITH_EPSILON)
+@pytest.mark.parametrize("epsilon", ["a", None, True, [0.1]])
+def test_epsilon_is_a_number(name, epsilon):
+    with pytest.raises(TypeError, match=r"epsilon must be a number, got"):
+        CALLS[name](epsilon=epsilon)
+
+
+def test_a_batch_of_the_constants_is_whole():
+    with pytest.raises(TypeError, match=r"inner_batch must be an integer, got 2\.5"):
+        boost_constants(PLAIN, inner_batch=2.5)
 
 
 @pytest.mark.parametrize("name", WITH_SIZES)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import pickle
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 import torch
@@ -15,15 +15,33 @@ from torch import Tensor
 
 from fcco._coupled import takes_index
 from fcco._rules import Gamma, is_per_row
+from fcco.projections import Regulariser
 from fcco.solvers._plan import Plan, Stage
 from fcco.solvers._problem import Problem
 
 _PROBED = 8  # rows and entries that tell a problem or a set from another
+_FAR = 1e6  # outside of any set that matters
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before there is something to lose."""
+    part = _part(path)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a directory")
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise OSError(f"the checkpoint {path} cannot be written: {error}") from error
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
 
 
 def save(path: Path, identity: dict[str, Any], run: dict[str, Any]) -> None:
     """Write a checkpoint in place of the last one, which stays until the new one is complete."""
-    part = path.with_name(path.name + ".part")
+    part = _part(path)
     try:
         with part.open("wb") as file:
             torch.save({"identity": identity, "run": run}, file)
@@ -39,19 +57,21 @@ def load(path: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     """The saved run, or None where there is none yet.
 
     Raises:
-        ValueError: the file is no checkpoint, or belongs to another run.
+        ValueError: the file is no checkpoint, or a damaged one, or belongs to another run.
     """
     if not path.exists():
         return None
-    saved: Any = None
-    with suppress(pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
-        saved = torch.load(path, map_location="cpu", weights_only=True)
+    with path.open("rb") as file:
+        try:
+            saved = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # there is no saying what bytes of another format lead the unpickler to
+            raise ValueError(f"{path} is not a checkpoint of fcco.solve, or is damaged") from error
     if not isinstance(saved, dict) or saved.keys() != {"identity", "run"}:
         raise ValueError(f"{path} is not a checkpoint of fcco.solve")
     for name in identity | saved["identity"]:
         theirs, ours = saved["identity"].get(name), identity.get(name)
         if not _same(theirs, ours):
-            raise ValueError(f"{path} belongs to another run: its {name} is {theirs!r}, not {ours!r}")
+            raise ValueError(f"{path} belongs to another run: its {name} is {brief(theirs)}, not {brief(ours)}")
     return saved["run"]
 
 
@@ -69,9 +89,10 @@ def identify(problem: Problem, plan: Plan, generator: torch.Generator, recorded:
         "inner_batch": plan.inner_batch,
         "pass_on": plan.pass_on,
         "estimate_all": plan.estimate_all,
+        "safeguard": plan.safeguard,
         "mu of the convexifier": plan.convexifier,
-        "regulariser": repr(plan.regulariser),
-        "projection": _some(plan.projection(problem.start + 1e6)) if plan.projection else None,
+        "regulariser": None if plan.regulariser is None else _probe_regulariser(plan.regulariser, problem.start),
+        "projection": [_sketch(plan.projection(w)) for w in _points(problem.start)] if plan.projection else None,
         "number of stages": len(plan.stages),
         "steps": [stage.steps for stage in plan.stages],
         "lr": [rates[0] for stage in plan.stages for rates in _probe_rates(stage)],
@@ -92,6 +113,21 @@ def _probe_functions(problem: Problem, device: torch.device) -> list[float]:
     return _some(inner) + _some(outer)
 
 
+def _points(start: Tensor) -> Iterator[Tensor]:
+    """Points at which sets and regularisers are told apart: on all sides, near and far."""
+    far = min(_FAR, torch.finfo(start.dtype).max ** 0.5)
+    yield from (start + far, start - far)
+    generator = torch.Generator().manual_seed(0)
+    for distance in (0.1, 1.0, 10.0, far / 10):
+        steps = torch.randn(start.shape, generator=generator, dtype=torch.float64)
+        yield start + (distance * steps).to(start)
+
+
+def _probe_regulariser(regulariser: Regulariser, start: Tensor) -> list[Any]:
+    values = [[float(regulariser(w)), *_sketch(regulariser.prox(w, 1.0))] for w in _points(start)]
+    return [type(regulariser).__qualname__, float(regulariser.mu), *values]
+
+
 def _probed_steps(steps: int) -> list[int]:
     return sorted({0, min(1, max(steps - 1, 0)), steps // 2, max(steps - 1, 0)})
 
@@ -102,10 +138,17 @@ def _probe_rates(stage: Stage) -> list[tuple[float, float]]:
 
 def _probe_gamma(gamma: Gamma, steps: int) -> list[float]:
     if not callable(gamma):
-        return [gamma]
+        return [float(gamma)]
     if is_per_row(gamma):
         return torch.as_tensor(gamma(torch.tensor([0.0, 1.0, 10.0]))).tolist()
     return [float(gamma(step)) for step in _probed_steps(steps)]
+
+
+def _sketch(values: Tensor) -> list[float]:
+    """Some of the values, and weighted sums of all, in which nothing cancels."""
+    flat = values.detach().reshape(-1).to("cpu", torch.float64)
+    weights = torch.rand(len(flat), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return [*_some(values), float(weights @ flat.clamp(min=0)), float(weights @ flat.clamp(max=0))]
 
 
 def _some(values: Tensor) -> list[float]:

@@ -154,33 +154,42 @@ def p_norm_push(*, p: float = 4.0, l2: float = 0.01, dtype: torch.dtype = torch.
     features, target = load_breast_cancer(return_X_y=True)
     x, positives = torch.as_tensor(features, dtype=dtype), torch.as_tensor(target == 1)
     x = (x - x.min(dim=0).values) / (x.max(dim=0).values - x.min(dim=0).values)
-    above, below = x[positives], x[~positives]
-
-    def outer(u: Tensor) -> Tensor:
-        return u[:, 0] ** p + u[:, 1]
-
-    def exact_inner(w: Tensor) -> Tensor:
-        return _with_penalty((below @ w).exp() * (-(above @ w)).exp().mean(), w, l2)
-
-    def inner(w: Tensor, rows: Tensor, generator: torch.Generator, inner_batch: int) -> Tensor:
-        drawn = torch.randint(len(above), (len(rows), inner_batch), generator=generator)
-        differences = (below[rows] @ w)[:, None] - (above @ w)[drawn]
-        return _with_penalty(differences.exp().mean(dim=1), w, l2)
-
-    def objective(w: Tensor) -> Tensor:
-        log_g = below @ w + (-(above @ w)).logsumexp(dim=0) - math.log(len(above))
-        return (p * log_g).exp().mean() + l2 / 2 * w.square().sum()
-
+    push = _Push(x[positives], x[~positives], p, l2)
     start = torch.zeros(x.shape[1], dtype=dtype)
     return KnownProblem(
-        n=len(below),
+        n=len(push.below),
         dim=2,
-        inner=inner,
-        outer=outer,
+        inner=push.inner,
+        outer=push.outer,
         start=start,
-        exact_inner=exact_inner,
-        objective=objective,
-        optimum=minimiser(objective, start),
+        exact_inner=push.exact_inner,
+        objective=push.objective,
+        optimum=minimiser(push.objective, start),
         name="p_norm_push",
         mu=l2,
     )
+
+
+@dataclass(frozen=True)
+class _Push:
+    """What is to be ranked above [n_+, d] and below [n_-, d], and the functions of the problem on them."""
+
+    above: Tensor
+    below: Tensor
+    p: float
+    l2: float
+
+    def outer(self, u: Tensor) -> Tensor:
+        return u[:, 0] ** self.p + u[:, 1]
+
+    def exact_inner(self, w: Tensor) -> Tensor:
+        return _with_penalty((self.below @ w).exp() * (-(self.above @ w)).exp().mean(), w, self.l2)
+
+    def inner(self, w: Tensor, rows: Tensor, generator: torch.Generator, inner_batch: int) -> Tensor:
+        drawn = torch.randint(len(self.above), (len(rows), inner_batch), generator=generator)
+        differences = (self.below[rows] @ w)[:, None] - (self.above @ w)[drawn]
+        return _with_penalty(differences.exp().mean(dim=1), w, self.l2)
+
+    def objective(self, w: Tensor) -> Tensor:
+        log_g = self.below @ w + (-(self.above @ w)).logsumexp(dim=0) - math.log(len(self.above))
+        return (self.p * log_g).exp().mean() + self.l2 / 2 * w.square().sum()

@@ -11,7 +11,7 @@ from torch import Tensor
 from fcco.solvers._problem import Problem
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class KnownProblem(Problem):
     """A :class:`Problem` with a known optimum, and the ball its constants are for.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from fcco.optim import Projection
 from fcco.projections import Regulariser
 from fcco.solvers._problem import Problem
 from fcco.theory import Constants, Parameters
+from fcco.theory._checks import number
 
 Schedule = float | Callable[[int], float]
 
@@ -28,6 +30,7 @@ _ONLY_FOR = {
     "radius": "sox-boost",
     "diameter": "projected",
 }
+_WITH_SAFEGUARD = ("sox", "sox-boost", "projected", "strongly-convex")
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,16 @@ class Stage:
         """lr and beta of this step.
 
         Raises:
+            TypeError: one of them is no number.
             ValueError: one of them is outside its range.
         """
         lr = self.lr(step) if callable(self.lr) else self.lr
         beta = self.beta(step) if callable(self.beta) else self.beta
-        if not 0 <= lr < math.inf:
+        if not 0 <= number("lr", lr) < math.inf:
             raise ValueError(f"lr must be a finite number >= 0, got {lr!r} at step {step}")
-        if not 0 < beta <= 1:
+        if not 0 < number("beta", beta) <= 1:
             raise ValueError(f"beta must be in (0, 1], got {beta!r} at step {step}")
-        return lr, beta
+        return float(lr), float(beta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,7 @@ class Given:
     lr: Schedule | None
     beta: Schedule | None
     gamma: Gamma | None
-    stages: Sequence[Stage | Parameters] | None
+    stages: Iterable[Stage | Parameters] | None
     pass_on: str
     epsilon: float | None
     gap: float | None
@@ -78,6 +82,7 @@ class Given:
     projection: Projection | None
     regulariser: Regulariser | None
     estimate_all: bool
+    safeguard: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +98,7 @@ class Plan:
     projection: Projection | None = None
     regulariser: Regulariser | None = None
     estimate_all: bool = False
+    safeguard: bool = True
     convexifier: float = 0.0
 
     @property
@@ -121,24 +127,37 @@ def make_plan(problem: Problem, method: str, given: Given) -> Plan:
     name = str(method).lower().replace("_", "-")
     if name not in _PLANNERS:
         raise ValueError(f"method must be one of {', '.join(_PLANNERS)}, got {method!r}")
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a fcco.solvers.Problem, got {problem!r}")
+    given = _as_numbers(given)
     _check_given(problem, name, given)
     plan = _PLANNERS[name](problem, name, given)
-    for stage in plan.stages:
-        _check_stage(stage, plan.rule)
-    return plan
+    return replace(plan, stages=tuple(_checked(stage, plan.rule) for stage in plan.stages))
+
+
+def _as_numbers(given: Given) -> Given:
+    """The same with Python's own numbers, in range, and a tuple of stages."""
+    known: dict[str, Any] = {
+        argument: whole_number(argument, getattr(given, argument)) for argument in ("outer_batch", "inner_batch")
+    }
+    for argument in ("epsilon", "mu", "radius", "diameter", "gap"):
+        value = getattr(given, argument)
+        if value is None:
+            continue
+        known[argument] = number(argument, value)
+        if argument == "gap" and not 0 <= known["gap"] < math.inf:
+            raise ValueError(f"gap must be a finite number >= 0, got {value!r}")
+        if argument != "gap" and not 0 < known[argument] < math.inf:
+            raise ValueError(f"{argument} must be a positive number, got {value!r}")
+    stages = None if given.stages is None else _as_stages(given.stages)
+    return replace(
+        given, stages=stages, estimate_all=bool(given.estimate_all), safeguard=bool(given.safeguard), **known
+    )
 
 
 def _check_given(problem: Problem, name: str, given: Given) -> None:
-    for argument in ("outer_batch", "inner_batch"):
-        whole_number(argument, getattr(given, argument))
     if given.outer_batch > problem.n:
         raise ValueError(f"outer_batch must be at most n = {problem.n}, got {given.outer_batch!r}")
-    for argument in ("epsilon", "mu", "radius", "diameter"):
-        value = getattr(given, argument)
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{argument} must be a positive number, got {value!r}")
-    if given.gap is not None and not 0 <= given.gap < math.inf:
-        raise ValueError(f"gap must be a finite number >= 0, got {given.gap!r}")
     if given.pass_on not in PASS_ON:
         raise ValueError(f"pass_on must be one of {', '.join(PASS_ON)}, got {given.pass_on!r}")
     for argument, owner in _ONLY_FOR.items():
@@ -146,8 +165,8 @@ def _check_given(problem: Problem, name: str, given: Given) -> None:
             raise ValueError(f"{argument}= is for {owner}, not for {name}")
     if given.estimate_all and name == "moap":
         raise ValueError("estimate_all= is not for moap, whose u starts from zero")
-    if given.stages is not None and not len(given.stages):
-        raise ValueError("stages must have at least one stage, got none")
+    if not given.safeguard and name not in _WITH_SAFEGUARD:
+        raise ValueError(f"safeguard= is for {', '.join(_WITH_SAFEGUARD)}, not for {name}")
     if given.regulariser is not None and not isinstance(given.regulariser, Regulariser):
         example = "fcco.projections.SquaredL2(mu=0.1)"
         raise TypeError(f"regulariser must have a value, a prox and mu, such as {example}, got {given.regulariser!r}")
@@ -156,6 +175,8 @@ def _check_given(problem: Problem, name: str, given: Given) -> None:
 
 
 def _check_feasible(start: Tensor, projection: Projection) -> None:
+    if not callable(projection):
+        raise TypeError(f"projection must be callable, got {projection!r}")
     nearest = projection(start.detach().clone())
     if not isinstance(nearest, Tensor) or nearest.shape != start.shape:
         raise ValueError(f"projection must map {list(start.shape)} to the same shape, got {nearest!r}")
@@ -165,10 +186,11 @@ def _check_feasible(start: Tensor, projection: Projection) -> None:
         raise ValueError(f"the start must be in the set that is projected on, and is {distance:.3g} away from it")
 
 
-def _check_stage(stage: Stage, rule: Callable[[Gamma], Rule]) -> None:
-    whole_number("steps", stage.steps, least=0)
+def _checked(stage: Stage, rule: Callable[[Gamma], Rule]) -> Stage:
+    steps = whole_number("steps", stage.steps, least=0)
     stage.rates(0)
     rule(stage.gamma)
+    return replace(stage, steps=steps)
 
 
 def _with_momentum(method: Method) -> Callable[[Problem, str, Given], Plan]:
@@ -181,9 +203,14 @@ def _with_momentum(method: Method) -> Callable[[Problem, str, Given], Plan]:
             gamma=given.gamma if "gamma" in method.rule_type.__dataclass_fields__ else 1.0,
         )
         theorem = _theorem_1 if name == "sox" else None
-        return _plan(name, method.rule, (_one_stage(problem, name, known, theorem),), given)
+        rule = _sox(given) if name == "sox" else method.rule
+        return _plan(name, rule, (_one_stage(problem, name, known, theorem),), given)
 
     return plan
+
+
+def _sox(given: Given) -> Callable[[Gamma], Rule]:
+    return partial(SOX, safeguard=given.safeguard)
 
 
 def _sox_boost(problem: Problem, name: str, given: Given) -> Plan:
@@ -206,14 +233,14 @@ def _sox_boost(problem: Problem, name: str, given: Given) -> Plan:
         if mu is None:
             raise ValueError("sox-boost needs mu= (or radius=, where F is only convex) and epsilon=, or stages=")
         stages = _theorem_2(problem, name, given, mu, convexifier)
-    return _plan(name, SOX, stages, given, pass_on=given.pass_on, convexifier=convexifier)
+    return _plan(name, _sox(given), stages, given, pass_on=given.pass_on, convexifier=convexifier)
 
 
 def _projected(problem: Problem, name: str, given: Given) -> Plan:
     if given.projection is None:
         raise ValueError("projected needs projection=, such as functools.partial(project_ball, radius=1.0)")
     stage = _one_stage(problem, name, replace(given, beta=1.0), _theorem_3)
-    return _plan(name, SOX, (stage,), given)
+    return _plan(name, _sox(given), (stage,), given)
 
 
 def _strongly_convex(problem: Problem, name: str, given: Given) -> Plan:
@@ -229,7 +256,7 @@ def _strongly_convex(problem: Problem, name: str, given: Given) -> Plan:
         lr=schedule.lr if given.lr is None else given.lr,
         gamma=schedule.gamma if given.gamma is None else given.gamma,
     )
-    return _plan(name, SOX, (_one_stage(problem, name, known, None),), given)
+    return _plan(name, _sox(given), (_one_stage(problem, name, known, None),), given)
 
 
 def _plan(name: str, rule: Callable[[Gamma], Rule], stages: tuple[Stage, ...], given: Given, **more: Any) -> Plan:
@@ -242,6 +269,7 @@ def _plan(name: str, rule: Callable[[Gamma], Rule], stages: tuple[Stage, ...], g
         projection=given.projection,
         regulariser=given.regulariser,
         estimate_all=given.estimate_all,
+        safeguard=given.safeguard,
         **more,
     )
 
@@ -264,13 +292,22 @@ def _one_stage(problem: Problem, name: str, given: Given, theorem: Theorem | Non
     return Stage(**values)
 
 
+def _check_covered(theorem: str, given: Given, *parts: str) -> None:
+    """Refuse rates of a theorem that does not speak of what is minimised."""
+    for part in parts:
+        if getattr(given, part) is not None:
+            raise ValueError(f"{theorem} has no {part}: give the step sizes yourself where {part}= is given")
+
+
 def _theorem_1(problem: Problem, name: str, given: Given) -> Parameters:
+    _check_covered("Theorem 1", given, "projection", "regulariser")
     return theory.sox(_constants(problem, name), gap=_gap(problem, given, 0.0), **_sizes(problem, given))
 
 
 def _theorem_2(problem: Problem, name: str, given: Given, mu: float, convexifier: float) -> tuple[Stage, ...]:
     if given.epsilon is None:
         raise ValueError("sox-boost needs epsilon=, or stages=")
+    _check_covered("Theorem 2", given, "projection", "regulariser")
     chosen = theory.sox_boost(
         _constants(problem, name),
         gap=_gap(problem, given, convexifier),
@@ -284,11 +321,21 @@ def _theorem_2(problem: Problem, name: str, given: Given, mu: float, convexifier
 def _theorem_3(problem: Problem, name: str, given: Given) -> Parameters:
     if given.diameter is None:
         raise ValueError("projected needs diameter=, of the set that is projected on, for the theorem to choose")
+    _check_covered("Theorem 3", given, "regulariser")
     return theory.projected(_constants(problem, name), diameter=given.diameter, **_sizes(problem, given))
 
 
-def _as_stages(stages: Sequence[Stage | Parameters]) -> tuple[Stage, ...]:
-    return tuple(Stage(stage.lr, stage.beta, stage.gamma, stage.steps) for stage in stages)
+def _as_stages(stages: Iterable[Stage | Parameters]) -> tuple[Stage, ...]:
+    if not isinstance(stages, Iterable):
+        raise TypeError(f"stages must be a sequence of stages, got {stages!r}")
+    found = []
+    for stage in stages:
+        if not isinstance(stage, Stage | Parameters):
+            raise TypeError(f"a stage must be a fcco.solvers.Stage or fcco.theory.Parameters, got {stage!r}")
+        found.append(Stage(stage.lr, stage.beta, stage.gamma, stage.steps))
+    if not found:
+        raise ValueError("stages must have at least one stage, got none")
+    return tuple(found)
 
 
 def _sizes(problem: Problem, given: Given) -> dict[str, Any]:

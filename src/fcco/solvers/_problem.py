@@ -15,7 +15,7 @@ from fcco.theory import Constants
 Inner = Callable[[Tensor, Tensor, torch.Generator, int], Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
     r"""A finite-sum coupled compositional problem.
 
@@ -37,8 +37,8 @@ class Problem:
         name: for tables and messages.
 
     Raises:
-        TypeError, ValueError: a size that is not positive, a start that is not a finite floating tensor, or an optimum
-            of another shape.
+        TypeError, ValueError: a size that is not positive, a start that is not a finite floating tensor, an optimum
+            of another shape, or a function or constants that are none.
 
     Least squares with noisy slopes, f_i(u) = (u - b_i)^2 / 2 and g_i(w) = E[a_i + noise] . w:
 
@@ -70,17 +70,22 @@ class Problem:
     name: str = "problem"
 
     def __post_init__(self) -> None:
-        whole_number("n", self.n)
-        whole_number("dim", self.dim)
-        for name in ("inner", "outer"):
-            if not callable(getattr(self, name)):
-                raise TypeError(f"{name} must be callable, got {getattr(self, name)!r}")
+        for name in ("n", "dim"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        for name in ("inner", "outer", "exact_inner", "objective"):
+            function = getattr(self, name)
+            if not callable(function) and (name in ("inner", "outer") or function is not None):
+                raise TypeError(f"{name} must be callable, got {function!r}")
         if not isinstance(self.start, Tensor) or not self.start.is_floating_point():
             raise TypeError(f"start must be a floating tensor, got {self.start!r}")
         if not self.start.isfinite().all():
             raise ValueError("start must be finite")
+        if self.optimum is not None and not isinstance(self.optimum, Tensor):
+            raise TypeError(f"optimum must be a tensor, got {self.optimum!r}")
         if self.optimum is not None and self.optimum.shape != self.start.shape:
             raise ValueError(f"optimum {list(self.optimum.shape)} and start {list(self.start.shape)} differ in shape")
+        if self.constants is not None and not isinstance(self.constants, Constants):
+            raise TypeError(f"constants must be fcco.theory.Constants, got {self.constants!r}")
 
     @property
     def is_exact(self) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fcco._checks import check_finite, check_inner, shape_of
 from fcco._coupled import CoupledLoss
 from fcco._rules import is_per_row
 from fcco.optim import MovingAverageSGD
@@ -21,14 +24,29 @@ _COUNTERS = ("step", "stage", "stage_step", "stage_steps", "inner_evaluations", 
 _MEASURED = ("objective", "average_objective", "gradient_norm", "tracking_error")
 
 
+@contextmanager
+def noted(where: str) -> Iterator[None]:
+    """Say where in the run an error was raised."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(where)
+        raise
+
+
 class Run:
-    """A problem on its way to being solved by a plan, between two steps."""
+    """A problem on its way to being solved by a plan, between two steps.
+
+    ``is_whole`` says so: it is False only while a step changes what belongs together, or if that failed.
+    """
 
     def __init__(self, problem: Problem, plan: Plan, generator: torch.Generator) -> None:
         self.problem, self.plan, self.generator = problem, plan, generator
         self.weights = problem.start.detach().clone().requires_grad_()
         self.average = problem.start.detach().clone()
-        self.loss_fn = CoupledLoss(problem.outer, problem.n, problem.dim, plan.rule(1.0), problem.log)
+        # The table counts visits if one of the stages asks for them.
+        gammas = sorted((stage.gamma for stage in plan.stages), key=is_per_row)
+        self.loss_fn = CoupledLoss(problem.outer, problem.n, problem.dim, plan.rule(gammas[-1]), problem.log)
         self.loss_fn.to(problem.start.device)
         self.optimizer = MovingAverageSGD(
             [self.weights],
@@ -41,11 +59,13 @@ class Run:
         self.step = self.stage = self.stage_step = self.stage_steps = 0
         self.inner_evaluations = self.outer_evaluations = 0
         self.seconds = 0.0
+        self.is_whole = True
         columns = ("step", "stage", "inner_evaluations", "seconds", *_MEASURED)
         self.history: History = {column: [] for column in columns}
         self._enter_stage(0)
         if plan.estimate_all:
-            self._estimate_all()
+            with noted(f"in the first estimate of all rows of {problem.name}"):
+                self._estimate_all()
 
     @property
     def finished(self) -> bool:
@@ -53,33 +73,63 @@ class Run:
         return self.stage == len(self.plan.stages)
 
     def advance(self) -> None:
-        """Take a step."""
+        """Take a step. If the problem or a schedule raises, nothing has changed."""
         begun = time.perf_counter()
-        group = self.optimizer.param_groups[0]
-        group["lr"], group["beta"] = self.plan.stages[self.stage].rates(self.stage_step)
-        # The mean of the iterates up to this one; the stage's first replaces what the last stage left.
-        self.average.lerp_(self.weights.detach(), 1 / (self.stage_step + 1))
-        rows = draw_rows(self.problem.n, self.plan.outer_batch, self.generator).to(self.weights.device)
-        evaluated = self._all_rows if self.loss_fn.rule.all_rows else rows
-        inner = self.problem.inner(self.weights, evaluated, self.generator, self.plan.inner_batch)
-        self.weights.grad = None
-        self.loss_fn(inner, rows).backward()
-        self.optimizer.step()
+        drawn_before = self.generator.get_state()
+        self.is_whole = False
+        try:
+            rates = self._rates()
+            rows, evaluated, inner = self._draw()
+            loss = self.loss_fn(inner, rows)
+        except Exception:
+            # The engine refuses before it changes anything.
+            self.generator.set_state(drawn_before)
+            self.is_whole = True
+            raise
+        self._move(loss, *rates)
         self.step += 1
         self.stage_step += 1
-        self.inner_evaluations += len(evaluated) * self.plan.inner_batch
+        self.inner_evaluations += evaluated * self.plan.inner_batch
         self.outer_evaluations += len(rows)
         if self.stage_step == self.stage_steps:
             self._leave_stage()
+        self.is_whole = True
         self.seconds += time.perf_counter() - begun
+
+    def _rates(self) -> tuple[float, float]:
+        lr, beta = self.plan.stages[self.stage].rates(self.stage_step)
+        # What is passed on is w with the u and v that were estimated at it: the step that would leave it is not taken.
+        passed_on = self.plan.pass_on == "random" and self.stage_step == self.stage_steps - 1
+        return 0.0 if passed_on else lr, beta
+
+    def _draw(self) -> tuple[Tensor, int, Tensor]:
+        """The rows of the outer batch, how many are evaluated, and the estimates of these."""
+        rows = draw_rows(self.problem.n, self.plan.outer_batch, self.generator).to(self.weights.device)
+        evaluated = self._all_rows if self.loss_fn.rule.all_rows else rows
+        inner = self.problem.inner(self.weights, evaluated, self.generator, self.plan.inner_batch)
+        if isinstance(inner, Tensor) and not inner.requires_grad:
+            raise ValueError("inner must depend on w, differentiably: its value has no gradient")
+        return rows, len(evaluated), inner
+
+    def _move(self, loss: Tensor, lr: float, beta: float) -> None:
+        # The mean of the iterates up to this one; the stage's first replaces what the last stage left.
+        self.average.lerp_(self.weights.detach(), 1 / (self.stage_step + 1))
+        self.optimizer.param_groups[0].update(lr=lr, beta=beta)
+        self.weights.grad = None
+        loss.backward()
+        self.optimizer.step()
 
     @torch.no_grad()
     def _estimate_all(self) -> None:
         rows = torch.arange(self.problem.n, device=self.weights.device)
         inner = self.problem.inner(self.weights, rows, self.generator, self.plan.inner_batch)
+        inner = check_inner(inner, self.problem.dim)
+        if len(inner) != len(rows):
+            raise ValueError(f"inner {shape_of(inner)} and rows {shape_of(rows)} differ in length")
+        check_finite(inner, self.problem.log)
         table = self.loss_fn.table
         table.promote(inner.dtype)
-        table.write(rows, inner.reshape(table.u.shape).to(table.u.dtype))
+        table.write(rows, inner.to(table.u.dtype))
         table.step.zero_()  # which counts the steps of the run
         self.inner_evaluations += len(rows) * self.plan.inner_batch
 
@@ -95,7 +145,7 @@ class Run:
         if self.plan.pass_on == "random" and self.stage_steps:
             # To stop at a random step is to pass on a random iterate, without the steps that come after it.
             device = self.generator.device
-            self.stage_steps = int(torch.randint(self.stage_steps, (), generator=self.generator, device=device))
+            self.stage_steps = 1 + int(torch.randint(self.stage_steps, (), generator=self.generator, device=device))
         if self.stage_steps == 0:
             self._enter_stage(stage + 1)
 

@@ -14,7 +14,7 @@ from fcco.solvers._plan import Stage
 History = dict[str, list[float]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class State:
     """A run between two steps, as a callback sees it. The tensors are the run's own: clone what you keep.
 
@@ -39,7 +39,7 @@ class State:
     history: History
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The end of a run.
 

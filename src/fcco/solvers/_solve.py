@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from fcco._rules import Gamma
 from fcco.optim import Projection
 from fcco.projections import Regulariser
 from fcco.solvers import _checkpoint
+from fcco.solvers._interrupts import deferred
 from fcco.solvers._plan import Given, Schedule, Stage, make_plan
 from fcco.solvers._problem import Problem
 from fcco.solvers._progress import progress_bar
-from fcco.solvers._run import Run
+from fcco.solvers._run import Run, noted
 from fcco.solvers._solution import Solution, State
 from fcco.theory import Parameters
 
@@ -35,7 +37,7 @@ def solve(
     lr: Schedule | None = None,
     beta: Schedule | None = None,
     gamma: Gamma | None = None,
-    stages: Sequence[Stage | Parameters] | None = None,
+    stages: Iterable[Stage | Parameters] | None = None,
     pass_on: str = "last",
     epsilon: float | None = None,
     gap: float | None = None,
@@ -45,6 +47,7 @@ def solve(
     projection: Projection | None = None,
     regulariser: Regulariser | None = None,
     estimate_all: bool = False,
+    safeguard: bool = True,
     record_every: int | None = None,
     record_at: Iterable[int] | None = None,
     callback: Callback | None = None,
@@ -95,8 +98,8 @@ def solve(
         gamma: rate of the table's moving average, likewise; see :mod:`fcco.schedules`.
         stages: for ``sox-boost``, in place of ``epsilon`` and ``mu``: their step sizes and lengths.
         pass_on: for ``sox-boost``, which w a stage hands to the next (and the last one to you). ``"last"`` is what
-            Algorithm 2 says. ``"random"``, one of the T_k iterates, drawn uniformly, with the u and v it was left with,
-            is what its proof speaks of; steps after the drawn one are not taken. ``"average"`` is the mean of the
+            Algorithm 2 says. ``"random"``, one of the T_k iterates, drawn uniformly, with the u and v estimated at it,
+            is what its proof speaks of; the stage ends there, with a step of lr 0. ``"average"`` is the mean of the
             stage's iterates with the last u and v: for convex F it is no worse than the random one in F, but the
             proof's bounds on the errors of u and v do not cover it.
         epsilon: accuracy, from which the theorem of the method chooses what is not given; needs ``problem.constants``.
@@ -108,20 +111,27 @@ def solve(
         regulariser: R, by its proximal step; see :class:`fcco.projections.Regulariser`. With a projection as well, the
             step is P(prox(w)). That is the minimum above for the squared norm with any set, and for the elastic net
             with boxes and balls around 0.
-        estimate_all: estimate every row of u before the first step, for ``n * inner_batch`` samples.
+        estimate_all: estimate every row of u before the first step, for ``n * inner_batch`` samples. It is the row's
+            first estimate, and the first of a :class:`fcco.schedules.RunningMean`.
+        safeguard: in log space, floor the row that SOX differentiates at; see :class:`fcco.SOX`. False is the paper's
+            letter, as problems without ``log`` always have it.
         record_every: add to the history every so many steps, and at the end; by default at the start and the end only.
             F is computed exactly for it, where the problem can.
         record_at: the steps to add to the history instead, in any order.
         callback: called after every step with a :class:`State`; the run ends where it returns True.
         progress: show a progress bar (tqdm's, where it is installed) on stderr.
         checkpoint: a file to save the run to when it ends, and to go on from if it exists. The result is that of an
-            uninterrupted run, bit for bit.
+            uninterrupted run, bit for bit. It is saved as well when Ctrl-C ends the run, which waits for the present
+            step to end, or when the callback or the problem raises.
         checkpoint_every: save every so many steps as well.
         random_state: a seed, or the generator to draw from.
 
     Raises:
+        TypeError: an argument of the wrong type.
+        OSError: the checkpoint cannot be written.
         ValueError: a value out of range, something that the method needs and that is neither given nor known, a start
-            outside the set, or a checkpoint that belongs to another run.
+            outside the set, a theorem that does not cover the projection or the regulariser, or a checkpoint that is
+            none or belongs to another run.
 
     >>> noise = torch.tensor([-1.0, 1.0])
     >>> problem = Problem(
@@ -157,6 +167,7 @@ def solve(
         projection=projection,
         regulariser=regulariser,
         estimate_all=estimate_all,
+        safeguard=safeguard,
     )
     plan = make_plan(problem, method, given)
     recorder = _Recorder.of(record_every, record_at)
@@ -167,9 +178,11 @@ def solve(
     if checkpoint is None:
         run = Run(problem, plan, generator)
         return _loop(run, recorder, callback, progress, None)
+    path = Path(checkpoint)
+    _checkpoint.check_writable(path)
     identity = _checkpoint.identify(problem, plan, generator, recorder.identity())
-    keeper = _Keeper(Path(checkpoint), identity, saved_every)
-    saved = _checkpoint.load(keeper.path, identity)
+    keeper = _Keeper(path, identity, saved_every)
+    saved = _checkpoint.load(path, identity)
     run = Run(problem, plan, generator)
     if saved is not None:
         run.load_state_dict(saved)
@@ -192,6 +205,8 @@ class _Recorder:
         if every is not None and at is not None:
             raise ValueError("record_every= and record_at= are two ways to say the same: give one")
         if at is not None:
+            if not isinstance(at, Iterable):
+                raise TypeError(f"record_at must be the steps to record at, such as [10, 100], got {at!r}")
             return cls(None, frozenset(whole_number("record_at", step, least=0) for step in at))
         return cls(None if every is None else whole_number("record_every", every), None)
 
@@ -218,34 +233,49 @@ class _Keeper:
     def save(self, run: Run) -> None:
         _checkpoint.save(self.path, self.identity, run.state_dict())
 
+    @contextmanager
+    def rescuing(self, run: Run) -> Iterator[None]:
+        """Save the run if what is done within raises, and leaves it whole."""
+        try:
+            yield
+        except BaseException:
+            if run.is_whole:
+                self.save(run)
+            raise
+
 
 def _loop(run: Run, recorder: _Recorder, callback: Callback | None, progress: bool, keeper: _Keeper | None) -> Solution:
     bar = progress_bar(progress, run.plan.steps, run.step, run.plan.method)
     if run.step == 0 and not run.history["step"] and recorder.due(0, at_end=run.finished):
         run.record()
-    try:
-        while not run.finished:
-            _advance(run)
-            bar.update(1)
-            if recorder.due(run.step, at_end=run.finished):
-                run.record()
-            if keeper is not None and keeper.due(run.step):
-                keeper.save(run)
-            if callback is not None and callback(run.state()):
-                break
-    finally:
-        bar.close()
-    # The end of a run that was stopped is not in the history of one that goes on: it is recorded after the save.
-    if keeper is not None:
-        keeper.save(run)
+    with deferred(keeper is not None) as check_interrupt:
+        try:
+            while not run.finished:
+                with _rescuing(keeper, run):
+                    check_interrupt()
+                    _advance(run)
+                bar.update(1)
+                if recorder.due(run.step, at_end=run.finished):
+                    run.record()
+                if keeper is not None and keeper.due(run.step):
+                    keeper.save(run)
+                with _rescuing(keeper, run):
+                    if callback is not None and callback(run.state()):
+                        break
+        finally:
+            bar.close()
+        # The end of a run that was stopped is not in the history of one that goes on: it is recorded after the save.
+        if keeper is not None:
+            keeper.save(run)
     if not run.finished and recorder.due(run.step, at_end=True) and run.history["step"][-1:] != [run.step]:
         run.record()
     return run.solution()
 
 
+def _rescuing(keeper: _Keeper | None, run: Run) -> AbstractContextManager[None]:
+    return nullcontext() if keeper is None else keeper.rescuing(run)
+
+
 def _advance(run: Run) -> None:
-    try:
+    with noted(f"in step {run.step} of {run.plan.method} on {run.problem.name} (the first is 0)"):
         run.advance()
-    except Exception as error:
-        error.add_note(f"in step {run.step} of {run.plan.method} on {run.problem.name} (the first is 0)")
-        raise

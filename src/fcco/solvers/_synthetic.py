@@ -43,7 +43,8 @@ def pseudo_huber(
         g(w; \xi_{ik}) = g_i(w) + \sqrt 2 \sigma \sin(\tfrac \zeta \sigma \langle r_i, w \rangle + \tfrac{2 \pi k}{m})
 
     for k = 1, ..., m = ``set_size`` and unit vectors r_i. Over k the waves cancel, and their values and gradients have
-    the variances :math:`\sigma^2` and :math:`\zeta^2` at every w exactly. C_g = L_g = 1 everywhere.
+    the variances :math:`\sigma^2` and :math:`\zeta^2` at every w exactly. C_g = L_g = 1 everywhere: g_i is a quadratic
+    near c_i and a cone further out, since a quadratic itself has no finite C_g, which Assumption 1 asks for.
 
     - ``"nonconvex"``: :math:`f(u) = \frac{C_f^2}{L_f} (\sqrt{1 + (L_f u / C_f)^2} - 1)` is not monotone. All g_i are 0
       at the optimum, a vector of length 2, so that F* = 0. The start is twice as far out.
@@ -87,10 +88,7 @@ def pseudo_huber(
     used = d - 1 if kind == "convex" else d
     offsets = _cone(target, centres, used) if kind == "nonconvex" else torch.ones(n, dtype=dtype)
     cones = _Cones(centres, offsets, waves, used, sigma, zeta, set_size)
-
-    def objective(w: Tensor) -> Tensor:
-        return outer(cones.exact_inner(w)).mean()
-
+    objective = _Objective(outer, cones)
     start = 2 * target if kind == "nonconvex" else target / 2
     return KnownProblem(
         n=n,
@@ -144,6 +142,17 @@ class _Cones:
         travel = (self.waves[rows] @ w) * (self.zeta / self.sigma if self.zeta else 0.0)
         noise = math.sqrt(2) * self.sigma * torch.sin(travel[:, None] + phase).mean(dim=1)
         return _cone(w, self.centres[rows], self.used) - self.offsets[rows] + noise
+
+
+@dataclass(frozen=True)
+class _Objective:
+    """F, of both."""
+
+    outer: _Outer
+    cones: _Cones
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return self.outer(self.cones.exact_inner(w)).mean()
 
 
 class _Outer:

@@ -1,6 +1,6 @@
 """Step sizes, batch split and iteration counts of every theorem, as pure functions."""
 
-from fcco.theory._boost import convexifier, sox_boost
+from fcco.theory._boost import BoostConstants, boost_constants, convexifier, sox_boost
 from fcco.theory._complexity import REGIMES, Complexity, complexities
 from fcco.theory._constants import Constants, Parameters
 from fcco.theory._convex import DecreasingSteps, projected, strongly_convex
@@ -10,10 +10,12 @@ from fcco.theory._split import split_batch
 
 __all__ = [
     "REGIMES",
+    "BoostConstants",
     "Complexity",
     "Constants",
     "DecreasingSteps",
     "Parameters",
+    "boost_constants",
     "complexities",
     "convexifier",
     "estimate_constants",

@@ -3,11 +3,60 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from fcco.theory._checks import batches, non_negative, positive
+from fcco._checks import whole_number
+from fcco.theory._checks import batches, non_negative, positive, within_floats
 from fcco.theory._constants import Constants, Parameters, smallest, whole_steps
 
 
+@dataclass(frozen=True)
+class BoostConstants:
+    """What :func:`boost_constants` returns: C_1, the squares of C_2 and C_3, C_4 and C_5 of the paper's appendix."""
+
+    c_1: float
+    c_2_squared: float
+    c_3_squared: float
+    c_4: float
+    c_5: float
+
+
+@within_floats
+def boost_constants(constants: Constants, *, inner_batch: int, weight_decay: float = 0.0) -> BoostConstants:
+    r"""The constants of the appendix that :func:`sox_boost` is written in.
+
+    .. math::
+        C_1 = (C_g^2 + \tfrac{\zeta^2}{B_2})^{1/2} \quad C_2^2 = 2 C_f^2 (\zeta^2 + C_g^2) \quad
+        C_3^2 = 40 L_f^2 C_1^2 \sigma^2 \quad C_4 = \min\{\tfrac{1}{4 L_F}, \tfrac{1}{18 L_f C_1 C_g}\} \quad
+        C_5 = 24 L_f^2 C_1^2
+
+    Args:
+        constants: those of the problem.
+        inner_batch: B2.
+        weight_decay: as for :func:`sox_boost`; it adds to L_F.
+
+    Raises:
+        TypeError: the batch size is not an integer.
+        ValueError: a value outside its range.
+
+    >>> plain = Constants(c_f=1.0, l_f=1.0, c_g=1.0, l_g=1.0, sigma2=1.0, zeta2=0.0)
+    >>> boost_constants(plain, inner_batch=1)
+    BoostConstants(c_1=1.0, c_2_squared=2.0, c_3_squared=40.0, c_4=0.05555555555555555, c_5=24.0)
+
+    Reference: the appendix of Wang and Yang, ICML 2022; C_4 and C_5 as :func:`sox_boost` explains.
+    """
+    c, slope = constants, constants.inner_slope(whole_number("inner_batch", inner_batch))
+    smoothness = c.smoothness + non_negative("weight_decay", weight_decay)
+    return BoostConstants(
+        c_1=slope,
+        c_2_squared=2 * c.gradient_noise,
+        c_3_squared=40 * (c.l_f * slope) ** 2 * c.sigma2,
+        c_4=smallest((1, 4 * smoothness), (1, 18 * c.l_f * slope * c.c_g)),
+        c_5=24 * (c.l_f * slope) ** 2,
+    )
+
+
+@within_floats
 def sox_boost(
     constants: Constants,
     *,
@@ -30,9 +79,7 @@ def sox_boost(
         \beta_k = \tfrac{\eta_k}{C_4} \quad \gamma_k = \tfrac{5 n}{3 B_1} \beta_k \quad
         T_k = \tfrac{\max\{12 / \mu, 109 C_4\}}{\eta_k}
 
-    with :math:`B = \min(B_1, B_2)`, :math:`C_2^2 = 2 C_f^2 (\zeta^2 + C_g^2)`,
-    :math:`C_3^2 = 40 L_f^2 C_1^2 \sigma^2`, :math:`C_4 = \min\{\frac{1}{4 L_F}, \frac{1}{18 L_f C_1 C_g}\}`,
-    :math:`C_5 = 24 L_f^2 C_1^2` and
+    with :math:`B = \min(B_1, B_2)`, the :func:`boost_constants` and
     :math:`\varepsilon_1 = \max\{F(w_1) - F^*, C_4 (C_f^2 C_g^2 + C_5 \sigma^2 / B_2), \epsilon\}`.
 
     Some of these differ from the paper's, whose proof needs :math:`\gamma \le \frac{5 n}{3 B_1} \beta` (Theorem 1) and
@@ -74,14 +121,14 @@ def sox_boost(
     smoothness = constants.smoothness + non_negative("weight_decay", weight_decay)
     if mu > smoothness:
         raise ValueError(f"mu must not exceed the smoothness L_F = {smoothness:g}, got {mu!r}")
-    c, slope = constants, constants.inner_slope(inner_batch)
-    c4 = smallest((1, 4 * smoothness), (1, 18 * c.l_f * slope * c.c_g))
+    c, of_proof = constants, boost_constants(constants, inner_batch=inner_batch, weight_decay=weight_decay)
+    c4 = of_proof.c_4
     steepness = 2 * smoothness * gap if weight_decay else (c.c_f * c.c_g) ** 2
-    first = max(gap, c4 * (steepness + 24 * (c.l_f * slope) ** 2 * c.sigma2 / inner_batch), epsilon)
+    first = max(gap, c4 * (steepness + of_proof.c_5 * c.sigma2 / inner_batch), epsilon)
     stages = max(1, math.ceil(math.log2(first) - math.log2(epsilon)))
     # The noise of v and of u, each over what its batches divide it by.
-    of_v = 2 * c.gradient_noise / min(outer_batch, inner_batch)
-    of_u = 40 * (c.l_f * slope) ** 2 * c.sigma2 * n / (outer_batch * inner_batch)
+    of_v = of_proof.c_2_squared / min(outer_batch, inner_batch)
+    of_u = of_proof.c_3_squared * n / (outer_batch * inner_batch)
 
     def stage(k: int) -> Parameters:
         target = first / 2**k
@@ -94,6 +141,7 @@ def sox_boost(
     return tuple(stage(k) for k in range(stages))
 
 
+@within_floats
 def convexifier(epsilon: float, radius: float) -> float:
     r"""The corollary's :math:`\mu = 2 \epsilon / C_*^2`: how much of :math:`\frac \mu 2 \|w\|^2` a convex F is given.
 
@@ -105,11 +153,11 @@ def convexifier(epsilon: float, radius: float) -> float:
         radius: :math:`C_* \ge \|w^*\|`.
 
     Raises:
-        ValueError: a value that is not positive.
+        ValueError: a value that is not positive, or a mu beyond floating point.
 
     >>> convexifier(0.125, 2.0)
     0.0625
 
     Reference: Corollary 1 of Wang and Yang, ICML 2022.
     """
-    return 2 * positive("epsilon", epsilon) / positive("radius", radius) ** 2
+    return positive("2 epsilon / radius^2", 2 * positive("epsilon", epsilon) / positive("radius", radius) ** 2)

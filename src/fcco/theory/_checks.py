@@ -3,40 +3,79 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, is_dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from fcco._checks import whole_number
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
+
+def number(name: str, value: Any) -> float:
+    """``value`` as a float: any number, also of NumPy or a tensor of one element, but no text and no bool."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    except OverflowError:  # a larger int than any float
+        raise ValueError(f"{name} must be finite, got {value!r}") from None
+
+
+def within_floats(formula: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a formula refuse, with a sentence, numbers whose powers or quotients are beyond floating point."""
+
+    @wraps(formula)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            found = formula(*args, **kwargs)
+            if all(map(math.isfinite, _floats(found))):
+                return found
+        except (OverflowError, ZeroDivisionError):
+            pass
+        name = formula.__name__
+        raise ValueError(f"{name} goes beyond floating point: epsilon or a constant is too small or too large")
+
+    return checked
+
+
+def _floats(found: Any) -> Iterator[float]:
+    """All floats of a number, a dataclass, or a tuple of either."""
+    if isinstance(found, float):
+        yield found
+    elif is_dataclass(found) and not isinstance(found, type):
+        yield from _floats(astuple(found))
+    elif isinstance(found, tuple):
+        for part in found:
+            yield from _floats(part)
 
 
 def positive(name: str, value: Any) -> float:
     """``value`` as a float, refused unless it is positive and finite."""
-    number = _number(name, value)
-    if not 0 < number < math.inf:
+    given = number(name, value)
+    if not 0 < given < math.inf:
         raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    return number
+    return given
 
 
 def non_negative(name: str, value: Any) -> float:
     """``value`` as a float, refused unless it is finite and at least 0."""
-    number = _number(name, value)
-    if not 0 <= number < math.inf:
+    given = number(name, value)
+    if not 0 <= given < math.inf:
         raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-    return number
+    return given
 
 
 def rate(name: str, value: Any) -> float:
     """``value`` as a float, refused unless it is in (0, 1]."""
-    number = _number(name, value)
-    if not 0 < number <= 1:
+    given = number(name, value)
+    if not 0 < given <= 1:
         raise ValueError(f"{name} must be in (0, 1], got {value!r}")
-    return number
+    return given
 
 
 def batches(n: Any, outer_batch: Any, inner_batch: Any = 1) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fcco.theory._checks import batches, positive
+from fcco.theory._checks import batches, positive, within_floats
 
 REGIMES = {
     "NC": "nonconvex: E|grad F(w)| <= eps",
@@ -127,6 +127,7 @@ _TABLE = (
 )
 
 
+@within_floats
 def complexities(
     *, n: int, outer_batch: int, inner_batch: int, epsilon: float, mu: float | None = None
 ) -> tuple[Complexity, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from fcco.theory._checks import non_negative, positive
+from fcco.theory._checks import non_negative, positive, within_floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,12 @@ class Constants:
     def __post_init__(self) -> None:
         for field in fields(self):
             check = positive if field.name in ("c_f", "c_g") else non_negative
-            check(field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
         if self.smoothness == 0:
             raise ValueError("l_f and l_g must not both be 0: F would be linear, without a minimum")
 
     @property
+    @within_floats
     def smoothness(self) -> float:
         r""":math:`L_F = C_f L_g + C_g^2 L_f`, the Lipschitz constant of the gradient of F."""
         return self.c_f * self.l_g + self.c_g**2 * self.l_f

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fcco.theory._checks import batches, positive
+from fcco.theory._checks import batches, positive, within_floats
 from fcco.theory._constants import Constants, Parameters, whole_steps
 
 
+@within_floats
 def projected(
     constants: Constants, *, n: int, outer_batch: int, inner_batch: int, epsilon: float, diameter: float
 ) -> Parameters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,8 +18,6 @@ from fcco.theory._constants import Constants
 if TYPE_CHECKING:
     from fcco.solvers import Problem
 
-# Relative to the scale of the argument; errors of a forward difference of gradients then are about as large.
-_STEP = 1e-4
 # A constant of exactly 0 is legal, but a slope is not: a function that never moved was sampled where it is flat.
 _TINY = 1e-12
 # Directions of w along which the gradient of a sample is taken, at most.
@@ -38,9 +37,9 @@ def estimate_constants(
     r"""C_f, L_f, C_g, L_g, sigma^2 and zeta^2 of a problem, as the largest values met.
 
     Points w are drawn half of them from the ball of ``radius`` around the start, half between the start and the
-    optimum, where one is known. At each, for some rows: the slope of g_i by automatic differentiation; its curvature
-    as a difference of gradients along a direction improved by power iteration; the variances of single inner samples
-    around g_i; and the slope and curvature of f_i at g_i and at single samples, as a table row may hold either.
+    optimum, where one is known. At each, for some rows: the slope of g_i and its curvature, along a direction improved
+    by power iteration; the variances of single inner samples around g_i; and the slope and curvature of f_i at g_i and
+    at single samples, as a table row may hold either. All derivatives, the second as well, are autograd's.
 
     The constants of the theorems are suprema, so **these are lower bounds** of them, up to the sampling error of the
     variances; the more points and rows, the closer. In log space they are those of g = exp(inner), not of its log.
@@ -56,7 +55,7 @@ def estimate_constants(
 
     Raises:
         TypeError: a count is not an integer.
-        ValueError: a count or the radius is not positive.
+        ValueError: a count or the radius is not positive, or a constant is not finite where it was measured.
 
     >>> from fcco.solvers.problems import invariant_logistic
     >>> measured = estimate_constants(invariant_logistic(n=50, d=2), points=4, rows=2, samples=50)
@@ -65,8 +64,9 @@ def estimate_constants(
     """
     for name, count in {"points": points, "rows": rows, "samples": samples, "inner_batch": inner_batch}.items():
         whole_number(name, count)
-    generator = torch.Generator().manual_seed(random_state)
-    probe = _Probe(problem, inner_batch, random_state)
+    seed = whole_number("random_state", random_state, least=0)
+    generator = torch.Generator().manual_seed(seed)
+    probe = _Probe(problem, inner_batch, seed)
     places = [
         (w, torch.randperm(problem.n, generator=generator)[:rows]) for w in _points(problem, points, radius, generator)
     ]
@@ -79,7 +79,8 @@ def estimate_constants(
         w, drawn = places[place]
         again.append(_variances(probe, w, drawn[row : row + 1], samples, generator)[0, moment].item())
     sigma2, zeta2 = again
-    c_f, l_f, c_g, l_g = (max(column) for column in zip(*slopes, strict=True))
+    # Unlike max(), it keeps a NaN, which the constants then refuse.
+    c_f, l_f, c_g, l_g = torch.tensor(slopes, dtype=torch.float64).amax(dim=0).tolist()
     return Constants(c_f=max(c_f, _TINY), l_f=l_f, c_g=max(c_g, _TINY), l_g=l_g, sigma2=sigma2, zeta2=zeta2)
 
 
@@ -109,6 +110,8 @@ class _Probe:
     seed: int
 
     def _plain(self, inner: Tensor) -> Tensor:
+        # As in a table, which holds float32 at least.
+        inner = inner.to(torch.promote_types(inner.dtype, torch.float32))
         return (inner.exp() if self.problem.log else inner).reshape(len(inner), -1)
 
     def exact(self, w: Tensor, rows: Tensor) -> Tensor:
@@ -126,63 +129,72 @@ class _Probe:
         return self._plain(inner).reshape(len(rows), samples, -1)
 
     def outer(self, u: Tensor, row: Tensor) -> Tensor:
-        """f of one row at u [samples, dim], summed."""
+        """f of one row at u [samples, dim], as [samples, 1]."""
         u = u.log() if self.problem.log else u
         u = u[:, 0] if self.problem.dim == 1 else u
         outer = self.problem.outer
-        return (outer(u, row.expand(len(u))) if takes_index(outer) else outer(u)).sum()
+        return (outer(u, row.expand(len(u))) if takes_index(outer) else outer(u))[:, None]
 
 
 def _slopes(probe: _Probe, w: Tensor, row: Tensor, samples: int, generator: torch.Generator) -> list[float]:
     """C_f, L_f, C_g and L_g at one point and row."""
-
-    def slope_g(at: Tensor) -> Tensor:
-        return torch.autograd.functional.jacobian(lambda v: probe.exact(v, row)[0], at)
-
-    slope_f = torch.func.grad(lambda u: probe.outer(u, row))
     with torch.no_grad():
         u = torch.cat([probe.exact(w, row), probe.drawn(w, row, samples, generator)[0]])
     return [
-        slope_f(u).norm(dim=1).max().item(),
-        _curvature(lambda x: slope_f(x)[:, None], u, generator),
-        torch.linalg.matrix_norm(slope_g(w), 2).item(),
-        _curvature(lambda x: slope_g(x[0])[None], w[None], generator),
+        *_derivatives(lambda x: probe.outer(x, row), u, generator),
+        *_derivatives(lambda x: probe.exact(x.reshape(w.shape), row), w.reshape(1, -1), generator),
     ]
 
 
 def _variances(probe: _Probe, w: Tensor, rows: Tensor, samples: int, generator: torch.Generator) -> Tensor:
     """sigma^2 and zeta^2 of each of rows [B1] at one point, [B1, 2]; the latter is a sum over directions of w."""
-    directions = _directions(w, generator)
+    directions = _directions(w.numel(), generator)
     state = generator.get_state()
 
     def deviations(at: Tensor) -> Tensor:
         return probe.drawn(at, rows, samples, generator.set_state(state)) - probe.exact(at, rows)[:, None]
 
     def mean_square(values: Tensor) -> Tensor:
-        return values.square().sum(dim=2).mean(dim=1).detach()
+        return values.detach().double().square().sum(dim=2).mean(dim=1)
 
-    along = [mean_square(torch.autograd.functional.jvp(deviations, w, v)[1]) for v in directions]
+    along = [
+        mean_square(torch.autograd.functional.jvp(deviations, w, v.to(w.dtype).reshape(w.shape))[1]) for v in directions
+    ]
     return torch.stack([mean_square(deviations(w)), torch.stack(along).sum(dim=0)], dim=1)
 
 
-def _directions(w: Tensor, generator: torch.Generator) -> Tensor:
-    """Directions v with a sum (or an expected one) of v v' equal to the identity: unit vectors while w is short."""
-    if w.numel() <= _PROBES:
-        return torch.eye(w.numel(), dtype=w.dtype)
-    return torch.randn(_PROBES, w.numel(), generator=generator, dtype=w.dtype) / _PROBES**0.5
+def _directions(d: int, generator: torch.Generator) -> Tensor:
+    """Directions v [d] with a sum (or an expected one) of v v' equal to the identity: unit vectors while d is small."""
+    if d <= _PROBES:
+        return torch.eye(d)
+    return torch.randn(_PROBES, d, generator=generator, dtype=torch.float64) / _PROBES**0.5
 
 
-def _curvature(slope: Callable[[Tensor], Tensor], at: Tensor, generator: torch.Generator) -> float:
-    """The largest difference quotient of a slope [m, dim, d] at m points [m, d], each along its own direction."""
-    here = slope(at)
-    step = _STEP * at.norm(dim=1, keepdim=True).clamp(min=1)
-    direction = torch.randn(at.shape, generator=generator, dtype=at.dtype)
-    largest = 0.0
+def _derivatives(
+    function: Callable[[Tensor], Tensor], points: Tensor, generator: torch.Generator
+) -> tuple[float, float]:
+    """The largest norms of the first and the second derivative of a function from [m, d] to [m, k], row by row."""
+    at = points.detach().requires_grad_()
+    slope = torch.stack([_gradient(value.sum(), at) for value in function(at).unbind(dim=1)], dim=1)
+    direction = torch.randn(at.shape, generator=generator, dtype=torch.float64)
+    largest = []
     for _ in range(4):
         direction = torch.nn.functional.normalize(direction, dim=1)
-        change = (slope(at + step * direction) - here) / step[:, None]
-        largest = max(largest, torch.linalg.matrix_norm(change, 2).max().item())
-        # Of several inner values, the one that changes most says where to look next.
-        steepest = change.norm(dim=2).argmax(dim=1)
-        direction = change[torch.arange(len(at)), steepest]
-    return largest
+        change = torch.stack([_gradient((part * direction).sum(), at) for part in slope.unbind(dim=1)], dim=1)
+        change = change.detach().double()
+        largest.append(_largest_norm(change))
+        # Of several values, the one that changes most says where to look next.
+        direction = change[torch.arange(len(at)), change.norm(dim=2).argmax(dim=1)]
+    return _largest_norm(slope.detach().double()), torch.tensor(largest, dtype=torch.float64).max().item()
+
+
+def _largest_norm(matrices: Tensor) -> float:
+    """The largest spectral norm of [m, k, d]; NaN where there is none."""
+    return torch.linalg.matrix_norm(matrices, 2).max().item() if matrices.isfinite().all() else math.nan
+
+
+def _gradient(value: Tensor, at: Tensor) -> Tensor:
+    """The gradient in ``at``, itself differentiable; 0 where the value does not depend on it."""
+    if not value.requires_grad:
+        return torch.zeros_like(at)
+    return torch.autograd.grad(value, at, create_graph=True, materialize_grads=True)[0]

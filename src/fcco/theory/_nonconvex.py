@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fcco.theory._checks import batches, non_negative, positive, rate
+from fcco.theory._checks import batches, non_negative, positive, rate, within_floats
 from fcco.theory._constants import Constants, Parameters, smallest, whole_steps
 
 
+@within_floats
 def sox(constants: Constants, *, n: int, outer_batch: int, inner_batch: int, epsilon: float, gap: float) -> Parameters:
     r"""Theorem 1: what SOX is run with so that :math:`\frac 1 T \sum_t E \|\nabla F(w_t)\|^2 \le \epsilon^2`.
 
@@ -50,6 +51,7 @@ def sox(constants: Constants, *, n: int, outer_batch: int, inner_batch: int, eps
     return Parameters(beta, gamma, lr, whole_steps(6 * start, lr * epsilon**2))
 
 
+@within_floats
 def tracking_error(
     constants: Constants,
     error: float,

@@ -12,6 +12,7 @@ from fcco.theory import (
     REGIMES,
     Constants,
     Parameters,
+    boost_constants,
     complexities,
     convexifier,
     projected,
@@ -34,6 +35,7 @@ _CONSTANTS = {
     "sigma2": "variance of one inner sample's value",
     "zeta2": "variance of one inner sample's gradient",
 }
+_SYMBOLS = {"c_1": "C_1", "c_2_squared": "C_2^2", "c_3_squared": "C_3^2", "c_4": "C_4", "c_5": "C_5"}
 
 
 def add_to(commands: Any) -> None:
@@ -65,7 +67,10 @@ def run(arguments: argparse.Namespace) -> str:
     Raises:
         ValueError: an argument that no theorem speaks of.
     """
-    found = plan(arguments)
+    try:
+        found = plan(arguments)
+    except ValueError as refused:
+        raise ValueError(str(refused).replace("outer_batch", "--b1").replace("inner_batch", "--b2")) from refused
     return json.dumps(found, indent=2) if arguments.json else "\n".join(_lines(arguments, found))
 
 
@@ -74,10 +79,11 @@ def plan(a: argparse.Namespace) -> dict[str, Any]:
     constants = Constants(**{name: getattr(a, name) for name in _CONSTANTS})
     sizes: dict[str, Any] = {"n": a.n, "outer_batch": a.b1, "inner_batch": a.b2, "epsilon": a.epsilon}
     found: dict[str, Any] = {"constants": asdict(constants), "smoothness": constants.smoothness}
+    found["boost_constants"] = asdict(boost_constants(constants, inner_batch=a.b2))
     found["theorem_1"] = asdict(sox(constants, gap=a.gap, **sizes))
     best = split_batch(a.b1 + a.b2, n=a.n, constants=constants, epsilon=a.epsilon, gap=a.gap)
     found["best_split"] = dict(zip(("outer_batch", "inner_batch"), best, strict=True))
-    if a.mu is not None:
+    if a.mu is not None and a.mu <= constants.smoothness:
         found["theorem_2"] = _stages(sox_boost(constants, gap=a.gap, mu=a.mu, **sizes))
     if a.radius is not None:
         mu = convexifier(a.epsilon, a.radius)
@@ -114,6 +120,7 @@ def _lines(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
     yield f"n = {a.n:,}, B1 = {a.b1:,}, B2 = {a.b2:,}, epsilon = {a.epsilon:g}, gap = {a.gap:g}"
     yield ", ".join(f"{name} = {value:g}" for name, value in found["constants"].items())
     yield f"L_F = {found['smoothness']:g}"
+    yield ", ".join(f"{_SYMBOLS[name]} = {value:g}" for name, value in found["boost_constants"].items())
     yield ""
     yield "Parameters"
     names = [field.name for field in fields(Parameters)]
@@ -146,6 +153,8 @@ def _remarks(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
     for key, label in {"theorem_2": "Theorem 2", "corollary": "Corollary"}.items():
         if key in found:
             yield f"  {label}: {found[key]['steps']:,} steps in all."
+    if a.mu is not None and "theorem_2" not in found:
+        yield f"  Theorem 2 does not apply: no F has a mu above its L_F = {found['smoothness']:g}. Theorem 4's is R's."
     if "corollary" in found:
         yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then solved up to 2 epsilon."
     for option, theorems in {"mu": "Theorems 2 and 4", "radius": "the corollary", "diameter": "Theorem 3"}.items():
