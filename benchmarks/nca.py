@@ -58,8 +58,8 @@ def compiled_steps(x: Array, y: Array, start: Array, batch: int) -> tuple[Callab
     rows = Rows(x, y, np.bincount(y), x.mean(0), np.ones(x.shape[1], x.dtype))
     batches = draw_batches(np.random.RandomState(0), y, -(-n // batch), 1)
     steps = len(batches.bounds) - 1
-    lr, values = np.full(steps, LR), np.zeros(steps)
-    return lambda: train(rows, Rule(RULES["sox"], GAMMA), run, *batches, lr, BETA, 0.0, values), steps
+    lr, values, known = np.full(steps, LR), np.zeros(steps), np.zeros(steps, np.int64)
+    return lambda: train(rows, Rule(RULES["sox"], GAMMA), run, *batches, lr, BETA, 0.0, values, known), steps
 
 
 def plain_torch_steps(x: Array, y: Array, start: Array, batch: int) -> Callable[[], None]:

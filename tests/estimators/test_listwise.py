@@ -207,3 +207,9 @@ def test_refuses(data):
         ListwiseRanker("ndcg").fit(x, np.where(y == 0, 5000.0, y))
     with pytest.raises(ValueError, match=r"NDCG takes relevances from 0 to 1000, got -1\.0"):
         ListwiseRanker().fit(x, y).score(x, y - 1)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_refuses_a_missing_name_of_a_query(missing):
+    with pytest.raises(ValueError, match=r"qid\[1\] is not finite, or missing"):
+        ListwiseRanker().fit([[0.0], [1.0]], [0, 1], qid=["a", missing])

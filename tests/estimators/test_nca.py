@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +20,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neighbors import NeighborhoodComponentsAnalysis as Theirs
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import fcco
 from fcco.estimators._kernels import RULES as CODES
@@ -25,6 +28,7 @@ from fcco.estimators._kernels import Table
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._nca_fit import draw_batches
 from fcco.estimators._nca_kernel import SECOND_RATE, Rows, Rule, Run, mean_and_deviation, train
+from fcco.estimators._nca_objective import mean_share
 from fcco.functional import nca_loss
 
 Array = NDArray[Any]
@@ -72,8 +76,8 @@ def test_agrees_with_the_engine_on_the_same_rows(
     if optimizer == "adam":
         steps = torch.optim.Adam([weights], lr=lr, betas=(1 - beta, 1 - SECOND_RATE), eps=1e-15, weight_decay=alpha)
     batches = draw_batches(np.random.RandomState(1), label, per_pass=4, passes=6)
-    values = np.zeros(24)
-    train(rows, Rule(CODES[method], 0.3), run, *batches, np.full(24, lr), beta, alpha, values)
+    values, known = np.zeros(24), np.zeros(24, np.int64)
+    train(rows, Rule(CODES[method], 0.3), run, *batches, np.full(24, lr), beta, alpha, values, known)
     centred = torch.tensor(x - rows.center)
     for t, value in enumerate(values):
         index = torch.tensor(batches.order[batches.bounds[t] : batches.bounds[t + 1]])
@@ -89,8 +93,9 @@ def test_agrees_with_the_engine_on_the_same_rows(
 def test_a_full_batch_gives_the_exact_gradient(scale: float) -> None:
     x, label, start = problem(np.float64)
     rows, run = state(x, label, scale * start, normalise=False)
-    values = np.zeros(1)
-    train(rows, Rule(CODES["bsgd"], 1.0), run, np.arange(50), np.array([0, 50]), np.ones(1), 1.0, 0.0, values)
+    values, known = np.zeros(1), np.zeros(1, np.int64)
+    train(rows, Rule(CODES["bsgd"], 1.0), run, np.arange(50), np.array([0, 50]), np.ones(1), 1.0, 0.0, values, known)
+    assert known[0] == 50
     weights = torch.nn.Parameter(torch.tensor(scale * start))
     loss = nca_loss(torch.tensor(x) @ weights.T, torch.tensor(label))
     (gradient,) = torch.autograd.grad(loss, weights)
@@ -212,7 +217,7 @@ def test_a_given_learning_rate_is_the_papers_step() -> None:
     [
         ({"n_components": 0}, "n_components must be an integer >= 1, got 0"),
         ({"max_iter": 0}, "max_iter must be an integer >= 1, got 0"),
-        ({"batch_size": 1}, "batch_size must be an integer >= 2, got 1"),
+        ({"batch_size": 2}, "batch_size must be an integer >= 3, got 2"),
         ({"gamma": 0}, r"gamma must be a number in \(0, 1\], got 0"),
         ({"beta": 2.0}, r"beta must be a number in \(0, 1\], got 2.0"),
         ({"tol": -1.0}, "tol must be a number >= 0, got -1.0"),
@@ -241,6 +246,100 @@ def test_constant_features_are_left_alone() -> None:
     x = np.column_stack([x, np.full(len(x), 7.0)])
     model = NeighborhoodComponentsAnalysis(init=0.1 * np.eye(5), max_iter=2).fit(x, y)
     np.testing.assert_array_equal(model.components_[:, 4], 0.1 * np.eye(5)[:, 4])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3], ids=["near", "far apart"])
+@pytest.mark.parametrize("width", [1, 7, 50])
+def test_shares_of_anchors_are_exact(width: int, scale: float) -> None:
+    x, label, start = problem(np.float64)
+    rows, run = state(x, label, scale * start, normalise=False)
+    share = np.mean([mean_share(rows, run.a, np.array([i]), width) for i in range(50)])
+    assert share == pytest.approx(-objective(x, label, run.a), abs=1e-9)
+    assert mean_share(rows, run.a, np.arange(50), width) == pytest.approx(share, abs=1e-12)
+
+
+@quiet
+def test_the_curve_is_the_objective_where_most_batches_lack_a_class() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(500, 10)), np.zeros(500, int)
+    y[:2] = 1
+    model = NeighborhoodComponentsAnalysis(2, init="pca", batch_size=32, max_iter=3, random_state=0).fit(x, y)
+    assert model.loss_curve_[-1] == pytest.approx(objective(x, y, model.components_), abs=1e-9)
+
+
+def test_a_single_stall_is_not_convergence() -> None:
+    with pytest.warns(ConvergenceWarning, match="had not settled to within tol=0.0001 in max_iter=50"):
+        assert NeighborhoodComponentsAnalysis(2, random_state=0).fit(*IRIS).n_iter_ == 50
+
+
+@quiet
+@pytest.mark.parametrize("init", ["pca", "lda", "identity", "random"])
+@pytest.mark.parametrize("unit", [1e-8, 1e-4, 1e8])
+def test_the_unit_of_the_data_does_not_matter(init: str, unit: float) -> None:
+    x, y = IRIS
+    model = NeighborhoodComponentsAnalysis(2, init=init, random_state=0, max_iter=10).fit(unit * x, y)
+    assert objective(unit * x, y, model.components_) < -0.9
+
+
+@quiet
+def test_a_tiny_array_grows() -> None:
+    x, y = IRIS
+    model = NeighborhoodComponentsAnalysis(init=1e-6 * np.eye(2, 4), random_state=0, max_iter=10).fit(x, y)
+    assert objective(x, y, model.components_) < -0.9
+
+
+def test_batches_too_small_for_the_classes_warn() -> None:
+    random = np.random.default_rng(0)
+    y = np.arange(2000) % 500
+    x = random.normal(size=(500, 10))[y] + 0.3 * random.normal(size=(2000, 10))
+    with pytest.warns(ConvergenceWarning) as caught:
+        NeighborhoodComponentsAnalysis(2, random_state=0, batch_size=8, max_iter=3).fit(x, y)
+    assert any("batch_size=8 is too small for 500 classes of 2000 rows" in str(w.message) for w in caught)
+
+
+@pytest.mark.filterwarnings("ignore:.*had not settled")
+def test_steps_into_the_flat_region_warn() -> None:
+    with pytest.warns(ConvergenceWarning, match="apart, where only the nearest counts"):
+        NeighborhoodComponentsAnalysis(2, learning_rate=1e10, random_state=0).fit(*IRIS)
+
+
+@pytest.mark.filterwarnings("ignore:.*had not settled")
+def test_an_end_worse_than_the_start_warns() -> None:
+    x, y = IRIS
+    best = NeighborhoodComponentsAnalysis(2, batch_size=32, random_state=0).fit(x, y).components_
+    with pytest.warns(ConvergenceWarning, match="worse than it began"):
+        NeighborhoodComponentsAnalysis(init=0.3 * best, learning_rate=1e4, random_state=0, max_iter=1).fit(x, y)
+
+
+@quiet
+def test_concurrent_fits_restore_the_threads_of_blas() -> None:
+    def threads() -> list[int]:
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    with threadpool_limits(2, user_api="blas"):
+        before = threads()
+        models = [NeighborhoodComponentsAnalysis(2, max_iter=k, random_state=0) for k in (1, 3, 2, 4, 1, 2)]
+        with warnings.catch_warnings(), ThreadPoolExecutor(3) as pool:
+            warnings.simplefilter("ignore")
+            list(pool.map(lambda model: model.fit(*IRIS), models))
+        assert threads() == before
+
+
+def test_where_no_feature_varies_every_map_is_as_good() -> None:
+    x, y = np.ones((10, 2)), np.arange(10) % 2
+    model = NeighborhoodComponentsAnalysis(1).fit(x, y)
+    np.testing.assert_array_equal(model.components_, np.eye(1, 2))
+    assert model.loss_curve_[-1] == pytest.approx(-4 / 9)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_discriminants_that_lack_are_filled_up(rank: int) -> None:
+    """Of classes that do not vary within, and of features that are multiples of each other."""
+    y = np.arange(30) % 3
+    x = np.outer(np.random.default_rng(0).normal(size=30) if rank else y, np.ones(3))
+    model = NeighborhoodComponentsAnalysis(2, init="lda", random_state=0, tol=0, max_iter=2).fit(x, y)
+    assert model.components_.shape == (2, 3)
+    assert np.isfinite(model.components_).all()
 
 
 @quiet

@@ -288,3 +288,22 @@ def test_scores_that_would_overflow():
     ranker = PNormPushClassifier(p=8, alpha=1e-6).fit(x, y)
     assert np.isfinite(ranker.coef_).all()
     assert ranker.loss_curve_[-1] < 1.0
+
+
+def test_push_score_of_heights_whose_powers_underflow():
+    """One of two positives stands below one of two negatives: 1 - 1/2 (1/2)^(1/p)."""
+    ranker = PNormPushClassifier().fit([[0.0], [1.0]], [0, 1]).set_params(p=2000.0)
+    expected = 1 - 0.5 * 0.5 ** (1 / 2000)
+    assert ranker.score([[0.0], [2.0], [1.0], [3.0]], [0, 0, 1, 1]) == pytest.approx(expected)
+
+
+def test_score_takes_columns_and_refuses_other_lengths(data):
+    x, y = data
+    ranker = PNormPushClassifier().fit(x, y)
+    assert ranker.score(x, pd.DataFrame({"y": y})) == ranker.score(x, y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        ranker.score(x, y[:5])
+
+
+def test_tol_of_any_float(data):
+    assert PNormPushClassifier(tol=np.float32(1e-4)).fit(*data).n_iter_ > 0

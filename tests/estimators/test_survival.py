@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, UndefinedMetricWarning
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError, UndefinedMetricWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -421,3 +421,24 @@ def test_works_in_scikit_learn():
 def test_scikit_learn_checks(estimator, check):
     """Checks have tiny data, on which passes run out and likelihoods rise for ever."""
     check(estimator)
+
+
+def test_descent_never_ends_above_its_start():
+    x, time, event = make_data()
+    y = columns(time, event)
+    start = CoxRegressor().fit(x, y).loss_curve_[0]
+    model = CoxRegressor(method="sox", learning_rate=1e4, tol=0, max_iter=2, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="no pass improved on the start"):
+        model.fit(x, y)
+    assert -model.log_likelihood_ / event.sum() == pytest.approx(start)
+
+
+def test_a_field_named_time_tells_the_other():
+    y = np.array([(2.0, 1), (3.0, 0)], dtype=[("time", "<f8"), ("status", "<i8")])
+    np.testing.assert_array_equal(as_survival(y), ([2.0, 3.0], [True, False]))
+
+
+def test_no_baseline_before_a_fit():
+    assert not hasattr(CoxRegressor(), "baseline_cumulative_hazard_")
+    with pytest.raises(NotFittedError):
+        _ = CoxRegressor().baseline_cumulative_hazard_

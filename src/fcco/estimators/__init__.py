@@ -7,7 +7,9 @@ try:
     import numba as _numba  # noqa: F401
     import sklearn as _sklearn  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"fcco.estimators needs {error.name}: pip install 'fcco[sklearn]'", name=error.name) from error
+    # An installed package that fails to import says why, and names none.
+    needed = error.name or f"Numba and scikit-learn ({error})"
+    raise ImportError(f"fcco.estimators needs {needed}: pip install 'fcco[sklearn]'", name=error.name) from error
 
 from fcco.estimators._listwise import ListwiseRanker
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 from fcco.estimators._base import run_passes
 from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Form
@@ -87,7 +89,7 @@ class Descent:
         """The best iterate, for standardised features, the objective after each pass, and the learning rate."""
         how, w = self.how, start / np.where(self.spread > 0, self.spread, 1.0)
         rate = self._try_rates(w) if how.learning_rate == "auto" else float(how.learning_rate)
-        run, best, best_value, now = self._run(w), start, np.inf, rate
+        run, best, best_value, now = self._run(w), start, self.objective.value(start), rate
 
         def one_pass(_: int) -> float:
             nonlocal best, best_value, now
@@ -107,6 +109,10 @@ class Descent:
             verbose=how.verbose,
             name="CoxRegressor",
         )
+        if min(curve) > self.objective.value(start):
+            warnings.warn(
+                "CoxRegressor: no pass improved on the start; lower learning_rate", ConvergenceWarning, stacklevel=4
+            )
         return best, curve, rate
 
     def _run(self, w: Array) -> Run:

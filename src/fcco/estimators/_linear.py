@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
             whole_number(name, getattr(self, name))
         if self.learning_rate != "auto":
             check_number(self.learning_rate, 'learning_rate, if not "auto",', above=0.0)
-        if not isinstance(self.tol, (int, float)) or math.isnan(self.tol):
+        if not isinstance(self.tol, Real) or math.isnan(self.tol):
             raise ValueError(f"tol must be a number, got {self.tol!r}")
 
     def _settings(self) -> dict[str, Any]:

@@ -265,6 +265,9 @@ def _number_queries(qid: Any, n: int) -> Array:
     """[n]: queries, numbered from 0."""
     if qid is None:
         return np.zeros(n, np.int64)
+    missing = [place for place, name in enumerate(np.asarray(qid, object).ravel()) if name is None or name != name]
+    if missing:
+        raise ValueError(f"qid[{missing[0]}] is not finite, or missing")
     qid = column_or_1d(qid)
     if len(qid) != n:
         raise ValueError(f"qid has {len(qid)} entries, and X has {n} rows")

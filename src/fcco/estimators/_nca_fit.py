@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from fcco.estimators._kernels import RULES, Array, Table
 from fcco.estimators._nca_kernel import Rows, Rule, Run, mean_and_deviation, train
+from fcco.estimators._nca_objective import mean_share
 
 if TYPE_CHECKING:
     from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 
+_ANCHORS = 500  # rows whose p_i the tracked objective is the mean of
+SPREAD = 4.0  # mean squared distance that a start by name is scaled to
+_WIDTH = 256  # rows that anchors are compared with at a time
 _TRIAL = 50  # steps of a trial, and the least of an iteration
 _MATES = 4  # of a class, that a batch is to hold
 
@@ -22,6 +29,34 @@ class Batches(NamedTuple):
 
     order: Array
     bounds: Array
+
+
+class _OneThread:
+    """BLAS on one thread as long as anybody is inside; the last to leave restores what the first has found."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = Lock(), 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limit = _controller().limit(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.restore_original_limits()
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()  # looks through all libraries, which takes longer than many an iteration
+
+
+_one_thread = _OneThread()  # the limit is the process's: fits that ran side by side would restore each other's
 
 
 class Fit:
@@ -35,14 +70,15 @@ class Fit:
         center, deviation = mean_and_deviation(x)
         scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
         self.rows = Rows(x, label, np.bincount(label), center, scale if self.normalise else np.ones_like(scale))
+        self.anchors = random.permutation(len(x))[:_ANCHORS]
         self.start = np.ascontiguousarray(start, x.dtype)
-        size = float(np.sqrt(np.mean(np.square(self.start * deviation, dtype=np.float64))))
-        self.largest_step = size * min(0.3, 3 / np.sqrt(x.shape[1]))
+        self.largest_step = _largest_step(self.start * deviation.astype(np.float64), spread_of(x[self.anchors], start))
         self.rule = Rule(RULES[model.method], float(model.gamma))
         self.per_pass = -(-len(x) // min(model.batch_size, len(x)))
         self.batches = self._draw()
         self.step = 0.0
         self.run = self._fresh()
+        self.in_batches = np.nan  # the objective as the batches of the last iteration estimate it; NaN: they cannot
 
     def _fresh(self) -> Run:
         a, n = self.start.copy(), len(self.rows.label)
@@ -58,30 +94,61 @@ class Fit:
             self.step = float(self.model.learning_rate)
             return
         steps = self.largest_step * np.array(candidates)
-        outcomes = [self._train(self._fresh(), np.full(_TRIAL, step))[_TRIAL // 2 :].mean() for step in steps]
+        outcomes = [self._try(step) for step in steps] if len(steps) > 1 else [0.0]
         self.step = float(steps[np.argmin(np.nan_to_num(outcomes, nan=np.inf))])
 
+    def _try(self, step: float) -> float:
+        run = self._fresh()
+        self._train(run, np.full(_TRIAL, step))
+        return self.objective(run.a)
+
     def iterate(self, number: int, stalls: int) -> float:
-        """An iteration; the objective as tracked in its last pass."""
+        """An iteration; the objective after it."""
         model = self.model
         if number > 0:
             self.batches = self._draw()
         done = (number + np.linspace(0, 1, len(self.batches.bounds) - 1, endpoint=False)) / model.max_iter
-        lr = self.step * 0.1**stalls * 0.5 * (1 + np.cos(np.pi * done))
-        values = self._train(self.run, lr)
-        if not np.isfinite(values).all() or not np.isfinite(self.run.a).all():
+        self.in_batches = self._train(self.run, self.step * 0.1**stalls * 0.5 * (1 + np.cos(np.pi * done)))
+        value = self.objective(self.run.a)
+        if not np.isfinite(value) or not np.isfinite(self.run.a).all():
             raise FloatingPointError(
                 f"{type(model).__name__}: A or the objective is no longer finite after iteration {number + 1}; lower "
                 f"learning_rate={model.learning_rate!r}, or scale the features"
             )
-        penalty = 0.5 * model.alpha * float(np.sum(np.square(self.run.a, dtype=np.float64)))
-        return float(values[-self.per_pass :].mean()) + penalty
+        return value
 
-    def _train(self, run: Run, lr: Array) -> Array:
-        values = np.zeros(len(lr))
-        model = self.model
-        train(self.rows, self.rule, run, *self.batches, lr, float(model.beta), float(model.alpha), values)
-        return values
+    def objective(self, a: Array) -> float:
+        """F at ``a``, from the p_i of the anchors."""
+        with _one_thread:
+            share = mean_share(self.rows, a, self.anchors, min(len(self.rows.label), _WIDTH))
+        return self._penalty(a) - share
+
+    def _penalty(self, a: Array) -> float:
+        return 0.5 * self.model.alpha * float(np.sum(np.square(a, dtype=np.float64)))
+
+    def _train(self, run: Run, lr: Array) -> float:
+        """A step for each of ``lr``; the objective as the batches of the last pass estimate it."""
+        model, values, known = self.model, np.zeros(len(lr)), np.zeros(len(lr), np.int64)
+        # Products this small are slower on several threads than on one.
+        with _one_thread:
+            train(self.rows, self.rule, run, *self.batches, lr, float(model.beta), float(model.alpha), values, known)
+        values, known = values[-self.per_pass :], known[-self.per_pass :]
+        return float(values @ known / known.sum()) + self._penalty(run.a) if known.any() else np.nan
+
+
+def spread_of(x: Array, a: Array) -> float:
+    """The mean squared distance of two rows once embedded."""
+    # Centred first: a common offset costs digits.
+    centred = (x - x.mean(axis=0)).astype(np.float64)
+    return 2 * float(np.sum(np.var(centred @ np.asarray(a, np.float64).T, axis=0)))
+
+
+def _largest_step(start: Array, spread: float) -> float:
+    """Of an entry of A in units of its feature's deviation, from a start in the same units."""
+    size = float(np.sqrt(np.mean(np.square(start))))
+    # A start of any size, however small, is to reach where distances count.
+    reach = np.sqrt(SPREAD / spread) if 0 < spread < SPREAD else 1.0
+    return float(size * reach * min(0.3, 3 / np.sqrt(start.shape[1])))
 
 
 def draw_batches(random: np.random.RandomState, label: Array, per_pass: int, passes: int) -> Batches:

@@ -21,7 +21,7 @@ from fcco.estimators._kernels import _LOG_OF_NOTHING, SUMS, Array, Table, _Rate,
 
 SECOND_RATE = 1e-3  # of the moving average of squared gradients, as in Adam
 _MARGIN = 20.0  # what a weight is multiplied with later stays above e^-20
-_EPSILON = 1e-30  # far below any squared gradient that is not rounding
+_EPSILON = 1e-30  # far below any squared gradient that is not rounding, where features have a deviation of 1
 
 
 class Rule(NamedTuple):
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
     a: Array  # [k, d]
     average: Array  # [k, d], v: the moving average of the gradient
-    square: Array  # [k, d], that of its square; [0, 0]: steps are not normalised by it
+    square: Array  # [k, d], that of its square, times step_scale²; [0, 0]: steps are not normalised by it
     table: Table
     clock: Array  # [1], steps taken
 
@@ -148,16 +148,23 @@ def _weigh(rows: Rows, batch: Array, room: Room) -> tuple[int, bool]:
 
 
 @njit(cache=True, fastmath=SUMS, error_model="numpy")
-def _to_distances(products: Array, norm: Array, i: int) -> float:
-    """Turn z_i · z_j into |z_i - z_j|² in place, with the largest number there is for i itself; the nearest one."""
-    own, zero, two = norm[i], products.dtype.type(0.0), products.dtype.type(2.0)
+def _to_distances_from(own: float, products: Array, norm: Array, itself: int) -> float:
+    """Turn z · z_j into |z - z_j|² in place, with the largest number there is for z itself; the nearest one."""
+    zero, two = products.dtype.type(0.0), products.dtype.type(2.0)
     for j in range(len(products)):
         products[j] = max(own + norm[j] - two * products[j], zero)
-    products[i] = np.finfo(products.dtype).max
+    if itself >= 0:
+        products[itself] = np.finfo(products.dtype).max
     nearest = products[0]
     for j in range(len(products)):
         nearest = products[j] if products[j] < nearest else nearest
     return nearest
+
+
+@njit(cache=True, error_model="numpy")
+def _to_distances(products: Array, norm: Array, i: int) -> float:
+    """The same for row i of those that ``norm`` is of."""
+    return _to_distances_from(norm[i], products, norm, i)
 
 
 def _exp_below(peak: float, values: Array) -> None:
@@ -298,20 +305,24 @@ def _differentiate(room: Room) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def _estimate(rule: Rule, rows: Rows, run: Run, batch: Array, room: Room) -> float:
-    """Take a step of the table, and set ``gradient`` to the rule's gradient; the value, 0 if no row has a term."""
-    b = len(batch)
-    for i in range(b):
-        _subtract(rows.x[batch[i]], rows.center, room.x[i])
+def _embed(rows: Rows, a: Array, chosen: Array, x: Array, z: Array, norm: Array) -> None:
+    for i in range(len(chosen)):
+        _subtract(rows.x[chosen[i]], rows.center, x[i])
+    np.dot(x, a.T, z)
+    for i in range(len(chosen)):
+        norm[i] = _square(z[i])
+
+
+@njit(cache=True, error_model="numpy")
+def _estimate(rule: Rule, rows: Rows, run: Run, batch: Array, room: Room) -> tuple[float, int]:
+    """Take a step of the table, and set ``gradient`` to the rule's gradient; the value, and of how many rows it is."""
     known, by_class = _weigh(rows, batch, room)
     run.clock[0] += 1
-    np.dot(room.x, run.a.T, room.z)
-    for i in range(b):
-        room.norm[i] = _square(room.z[i])
+    _embed(rows, run.a, batch, room.x, room.z, room.norm)
     np.dot(room.z, room.z.T, room.pairs)
     value = _attract(rule, run.table, batch, room, by_class, max(known, 1), run.clock[0])
     _differentiate(room)
-    return value
+    return value, known
 
 
 @njit(cache=True, fastmath=SUMS, error_model="numpy")
@@ -321,9 +332,10 @@ def _average(gradient: Array, a: Array, beta: float, alpha: float, average: Arra
 
 
 @njit(cache=True, fastmath=SUMS, error_model="numpy")
-def _average_square(gradient: Array, a: Array, rate: float, alpha: float, square: Array) -> None:
+def _average_square(gradient: Array, a: Array, rate: float, alpha: float, scale: Array, square: Array) -> None:
     for j in range(len(a)):
-        slope = gradient[j] + alpha * a[j]
+        # By the feature's deviation, so that small units do not bring it near what counts as rounding.
+        slope = scale[j] * (gradient[j] + alpha * a[j])
         square[j] += rate * (slope * slope - square[j])
 
 
@@ -336,7 +348,7 @@ def _move(a: Array, lr: float, scale: Array, average: Array) -> None:
 @njit(cache=True, fastmath=SUMS, error_model="numpy")
 def _move_normalised(a: Array, lr: float, scale: Array, average: Array, square: Array, epsilon: float) -> None:
     for j in range(len(a)):
-        a[j] -= lr * scale[j] * average[j] / np.sqrt(square[j] + epsilon)
+        a[j] -= lr * scale[j] * (scale[j] * average[j] / np.sqrt(square[j] + epsilon))
 
 
 @njit(cache=True, error_model="numpy")
@@ -351,7 +363,7 @@ def _descend(rows: Rows, run: Run, gradient: Array, lr: float, beta: float, alph
         a, slope, average = run.a[k], gradient[k], run.average[k]
         _average(slope, a, kind(beta), kind(alpha), average)
         if normalise:
-            _average_square(slope, a, kind(SECOND_RATE), kind(alpha), run.square[k])
+            _average_square(slope, a, kind(SECOND_RATE), kind(alpha), rows.step_scale, run.square[k])
             _move_normalised(a, step, rows.step_scale, average, run.square[k], kind(_EPSILON))
         else:
             _move(a, step, rows.step_scale, average)
@@ -359,12 +371,24 @@ def _descend(rows: Rows, run: Run, gradient: Array, lr: float, beta: float, alph
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def train(
-    rows: Rows, rule: Rule, run: Run, order: Array, bounds: Array, lr: Array, beta: float, alpha: float, values: Array
+    rows: Rows,
+    rule: Rule,
+    run: Run,
+    order: Array,
+    bounds: Array,
+    lr: Array,
+    beta: float,
+    alpha: float,
+    values: Array,
+    known: Array,
 ) -> None:
-    """Take a step on each batch order[bounds[t] : bounds[t + 1]]; ``values`` gets the estimates of the objective."""
+    """Take a step on each batch order[bounds[t] : bounds[t + 1]].
+
+    ``values`` gets the batches' estimates of the objective, 0 where no row has a term, and ``known`` how many have.
+    """
     room = make_room(rows, run, int(np.max(bounds[1:] - bounds[:-1])))
     for t in range(len(lr)):
         batch = order[bounds[t] : bounds[t + 1]]
         here = _cut(room, len(batch))
-        values[t] = _estimate(rule, rows, run, batch, here)
+        values[t], known[t] = _estimate(rule, rows, run, batch, here)
         _descend(rows, run, here.gradient, lr[t], beta, alpha)

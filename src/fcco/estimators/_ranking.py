@@ -14,7 +14,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import average_precision_score
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
@@ -116,9 +116,11 @@ class _BipartiteRanker(ClassifierMixin, LinearRanker):
     def _ranked(self, X: Any, y: Any) -> tuple[Array, Array]:  # noqa: N803
         """Which rows are positive, and the scores."""
         scores = self.decision_function(X)
-        y = np.asarray(y)
-        if unknown := set(np.unique(y)) - set(self.classes_):
-            raise ValueError(f"y has classes that were not in the fit: {sorted(unknown)}")
+        y = column_or_1d(y)
+        check_consistent_length(scores, y)
+        unknown = y[~np.isin(y, self.classes_)]
+        if len(unknown):
+            raise ValueError(f"y has classes that were not in the fit: {unknown[0]!r}")
         return y == self.classes_[1], scores
 
 
@@ -256,7 +258,11 @@ class PNormPushClassifier(_BipartiteRanker):
             raise ValueError("the score compares two classes, and y has one class only")
         below = np.searchsorted(rivals, own, "left") + np.searchsorted(rivals, own, "right")
         height = below / (2.0 * len(rivals))
-        return 1.0 - float(np.mean(height**self.p) ** (1.0 / self.p))
+        highest = height.max()
+        if highest == 0.0:
+            return 1.0
+        # Powers of the heights themselves would underflow.
+        return 1.0 - float(highest * np.mean((height / highest) ** self.p) ** (1.0 / self.p))
 
 
 class AveragePrecisionClassifier(_BipartiteRanker):

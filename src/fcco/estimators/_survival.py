@@ -271,6 +271,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     @property
     def baseline_cumulative_hazard_(self) -> Array:
         """Breslow's estimate of the cumulative hazard of a row at the mean, at ``unique_times_``."""
+        check_is_fitted(self)
         with np.errstate(over="ignore"):
             return np.exp(self._log_baseline)
 

@@ -20,7 +20,7 @@ def as_survival(y: Any) -> tuple[Array, Array]:
         y: one of
 
             - a structured array with two fields, as scikit-survival has it: the event is the one of bool, or else the
-              one named "event" (beside one named "time"), or else the first;
+              one beside "time", or else the first;
             - a data frame with two columns: the event is found likewise, or else is the second;
             - a [n, 2] array: time, event;
             - a [n] array: times, all of events.
@@ -44,7 +44,8 @@ def as_survival(y: Any) -> tuple[Array, Array]:
     if strange.any():
         raise ValueError(
             f"events must be 0 or 1, or False or True, got {event[strange][0]!r}; "
-            "the columns of y are (time, event), unless they are named so or the event is of bool"
+            "the columns of y are (time, event), and the fields of a structured array (event, time), unless one is "
+            "named time or the event is of bool"
         )
     return time, event.astype(bool)
 
@@ -78,8 +79,8 @@ def _by_role(columns: dict[Any, Any], default: int) -> tuple[Any, Any]:
     of_bool = [place for place in (0, 1) if arrays[place].dtype == bool]
     if len(of_bool) == 1:
         event = of_bool[0]
-    elif sorted(names) == ["event", "time"]:
-        event = names.index("event")
+    elif names.count("time") == 1:
+        event = 1 - names.index("time")
     else:
         event = default
     return arrays[1 - event], arrays[event]
