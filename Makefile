@@ -1,4 +1,4 @@
-# make demo: train on data that ships with scikit-learn and print the table of results.
+# make demo: every method on data that ships with scikit-learn, a table of results and a page to look at.
 # make test: run the whole test suite. Both set up .venv first, on a machine with only Python and make.
 
 PYTHON ?= python3
@@ -7,7 +7,7 @@ BIN := .venv/bin
 .PHONY: demo test lint format bench clean
 
 demo: .venv/.demo
-	$(BIN)/python examples/demo.py
+	$(BIN)/fcco reproduce quick
 
 test: .venv/.dev
 	$(BIN)/python -m pytest

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import fcco
 from fcco.reproduce import _command as _reproduce
+from fcco.reproduce import _report
 from fcco.theory import _plan
 
-COMMANDS = (_plan, _reproduce)
+COMMANDS = (_plan, _reproduce, _report)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,13 +10,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fcco.reproduce._record import command_of, write_records
+from fcco.reproduce._report import NAME, write_page
 from fcco.reproduce._study import Scale, Study, as_page, as_report, run_study
 
 STUDIES = {
+    "quick": "every method on data that ships with scikit-learn, in two minutes",
     "theory": "the theorems hold, on problems with known constants",
     "push": "the paper's tables and figures of p-norm push",
+    "nca": "the paper's figure of neighbourhood components analysis",
 }
 EXAMPLES = """examples:
+  fcco reproduce quick
   fcco reproduce theory --quick
   fcco reproduce theory --only i,v --seeds 50 --out results/more-seeds
   fcco reproduce theory --docs docs/theory.md
@@ -30,7 +35,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "reproduce",
         help="experiments, with their tables and figures",
-        description="Run the experiments of a study; write a table (CSV) and a figure (PNG) of each.",
+        description="Run the experiments of a study; write a CSV table and a PNG figure of each, and one HTML page.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -67,7 +72,8 @@ def run(arguments: argparse.Namespace) -> str:
             for ending in ("csv", "png"):
                 shutil.copy(out / f"{experiment.stem}.{ending}", folder)
         arguments.docs.write_text(as_page(study, scale, experiments, findings, folder.name), encoding="utf-8")
-    return as_report(experiments, findings)
+    write_records(study, experiments, findings, scale, out, command=command_of(arguments))
+    return f"{as_report(experiments, findings)}\n\nreport: {write_page([out], out / NAME)}"
 
 
 def _seeds(arguments: argparse.Namespace, study: Study) -> int:

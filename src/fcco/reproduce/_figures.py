@@ -74,4 +74,4 @@ def save(figure: Any, path: Path, dpi: int = 100) -> None:
 
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi)
-    Image.open(drawn).convert("RGB").quantize(64).save(path, optimize=True)
+    Image.open(drawn).convert("RGB").quantize(256).save(path, optimize=True)

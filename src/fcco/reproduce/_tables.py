@@ -10,7 +10,8 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as people read it: numbers to four digits, nothing for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -39,7 +40,7 @@ def as_text(rows: Sequence[Row]) -> str:
     10     0.25
     2,000  0.3333
     """
-    lines = [columns(rows), *([_cell(row.get(column)) for column in columns(rows)] for row in rows)]
+    lines = [columns(rows), *([cell(row.get(column)) for column in columns(rows)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -54,8 +55,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
     |---|---|
     | 10 | 0.25 |
     """
-    lines = [columns(rows), *([_cell(row.get(column)) for column in columns(rows)] for row in rows)]
-    joined = ["| " + " | ".join(escaped(cell).replace("|", "\\|") for cell in line) + " |" for line in lines]
+    lines = [columns(rows), *([cell(row.get(column)) for column in columns(rows)] for row in rows)]
+    joined = ["| " + " | ".join(escaped(text).replace("|", "\\|") for text in line) + " |" for line in lines]
     return "\n".join([joined[0], "|" + "---|" * len(columns(rows)), *joined[1:]])
 
 

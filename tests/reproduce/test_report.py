@@ -1,0 +1,222 @@
+"""The page, read the way a browser would: whole, with all that it shows inside of it."""
+
+import base64
+import io
+import re
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+
+from fcco.cli import main
+from fcco.reproduce import Experiment, Finding, Scale, Study, Task, run_study
+from fcco.reproduce._figures import band, finish, new_figure
+from fcco.reproduce._record import environment, read_records, write_records
+from fcco.reproduce._report import as_html, write_page
+from reproduce import work
+
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Elements and text; fails where tags do not match."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.elements, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+def draw(results):
+    figure, (ax,) = new_figure()
+    band(ax, [1, 2, 3], [results[:3]], "squares", 0)
+    finish(ax, "k", "k^2")
+    return figure
+
+
+def finding(results):
+    rows = [
+        {"method": "<b>SOX</b>", "test loss": 0.1279, "paper": 0.128, "difference": -0.0001, "agrees": True},
+        {"method": "MOAP", "test loss": "diverged", "paper": None, "difference": None, "agrees": None},
+        {"method": "BSGD", "test loss": results[2] / 20, "paper": 0.202, "difference": -0.002, "agrees": False},
+    ]
+    return Finding(rows, False, "BSGD is not met & w* is, *nearly*. SOX is.")
+
+
+def experiment(key, claim):
+    def tasks(scale):
+        return [Task(work.square, {"number": k}) for k in range(4)]
+
+    return Experiment(key, "squares", claim, "`square(k)` for k < 4.", tasks, finding, draw)
+
+
+STUDY = Study(
+    "squares",
+    "Squares & roots",
+    "With {seeds} seeds, by\n\n    fcco reproduce squares\n\nwhere f(w*) {is} w*.",
+    (experiment("i", "Squares are < 10"), experiment("ii", "Squares are odd")),
+    seeds=2,
+)
+
+
+def run(out, keys=None, scale=None, command="fcco reproduce squares"):
+    scale, chosen = scale or Scale(seeds=2), STUDY.choose(keys)
+    findings = run_study(chosen, scale, out)
+    write_records(STUDY, chosen, findings, scale, out, command=command)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("results") / "squares"
+    run(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def html(folder):
+    return as_html([(folder, read_records(folder))])
+
+
+def test_it_is_whole_and_has_what_it_needs_inside(html):
+    page = Page(html)
+    assert html.startswith("<!doctype html>")
+    for attributes in (attributes for _, attributes in page.elements):
+        for name in ("src", "href"):
+            assert attributes.get(name, "#").startswith(("#", "data:"))
+    assert not page.all("link")
+    assert "@import" not in html
+    assert "url(" not in html
+    assert "http" not in re.sub(r"data:image/png;base64,[\w+/=]+", "", html)
+
+
+def test_every_figure_is_the_one_on_disk(folder, html):
+    images = Page(html).all("img")
+    assert [image["alt"] for image in images] == ["Figure: Squares are < 10", "Figure: Squares are odd"]
+    for image, name in zip(images, ("i-squares.png", "ii-squares.png"), strict=True):
+        content = base64.b64decode(image["src"].removeprefix("data:image/png;base64,"), validate=True)
+        assert content == (folder / name).read_bytes()
+        Image.open(io.BytesIO(content)).verify()
+
+
+def test_findings_come_first_and_lead_to_their_sections(html):
+    page = Page(html)
+    links, sections = [a["href"] for a in page.all("a")], [s["id"] for s in page.all("section")]
+    assert links == [f"#{section}" for section in sections]
+    assert len(set(sections)) == 2
+    assert page.text.index("does not hold") < page.text.index("With 2 seeds")
+    assert "0 of 2 claims hold." in page.text
+
+
+def test_the_table_has_the_paper_beside_ours(html):
+    page = Page(html)
+    heads = [cell.get("class") for cell in page.all("th")]
+    assert heads[:5] == [None, "number", "number", "number", None]
+    values = [cell.get("data-value") for cell in page.all("td")]
+    assert values[:15] == [
+        *(None, "0.1279", "0.128", "-0.0001", None),
+        *(None, None, None, None, None),
+        *(None, "0.2", "0.202", "-0.002", None),
+    ]
+    assert "<b>SOX</b> 0.1279 0.128 -0.0001 yes" in page.text
+    assert not page.all("b")
+
+
+def test_text_is_text(html):
+    page = Page(html)
+    assert "BSGD is not met & w* is, nearly . SOX is." in page.text
+    assert len(page.all("em")) == 4  # in the summary and in the section of both
+    assert "where f(w*) {is} w*." in page.text
+    assert "Squares & roots" in page.text
+
+
+def test_commands_seeds_and_environment(html):
+    text = Page(html).text
+    assert "fcco reproduce squares" in text
+    for name, value in environment().items():
+        assert f"{name} {value}" in text
+    assert re.search(r"date \d{4}-\d\d-\d\dT", text)
+    assert "seeds 2" in text
+
+
+def test_one_experiment_again_keeps_the_other(tmp_path):
+    run(tmp_path)
+    run(tmp_path, "ii", Scale(seeds=5), "fcco reproduce squares --only ii")
+    records = read_records(tmp_path)
+    assert [(record["key"], record["run"]["seeds"]) for record in records] == [("i", 2), ("ii", 5)]
+    text = Page(as_html([(tmp_path, records)])).text
+    assert "fcco reproduce squares --only ii" in text
+    assert "With 2 or 5 seeds" in text
+
+
+def test_small_settings_are_not_judged(tmp_path):
+    run(tmp_path, scale=Scale(seeds=2, quick=True))
+    text = Page(write_page([tmp_path], tmp_path / "page.html").read_text()).text
+    assert "not judged" in text
+    assert "hold" not in text
+
+
+def test_the_command_rebuilds_the_page_from_results(folder, html, tmp_path, capsys, monkeypatch):
+    page = tmp_path / "deep" / "page.html"
+    assert main(["report", str(folder), "--out", str(page)]) == 0
+    assert capsys.readouterr().out == f"report: {page}\n"
+    assert page.read_text() == html
+    results = tmp_path / "results"
+    results.mkdir()
+    for name in ("one", "two"):
+        (results / name).symlink_to(folder)
+    (results / "two" / "note.json").write_text("[1]")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report"]) == 0
+    both = Page((results / "report.html").read_text())
+    assert len({section["id"] for section in both.all("section")}) == 4
+    (folder / "note.json").unlink()
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    import numpy as np
+
+    chosen = STUDY.experiments[:1]
+    rows = [{"a": np.float64(0.5), "b": np.int64(3), "c": np.bool_(True), "d": float("inf")}]
+    write_records(STUDY, chosen, [Finding(rows, np.bool_(True), "")], Scale(2), tmp_path, command="")
+    (record,) = read_records(tmp_path)
+    assert record["holds"] is True
+    assert record["rows"] == [{"a": 0.5, "b": 3, "c": True, "d": float("inf")}]
+    assert [cell.get("data-value") for cell in Page(as_html([(tmp_path, [record])])).all("td")][3] is None
+
+
+def test_folders_without_results_are_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "i.json").write_text("{")
+    cases = {
+        (): "there are no results in results: run fcco reproduce, or name a folder",
+        (str(tmp_path),): f"{tmp_path} holds no results of fcco reproduce",
+        (str(tmp_path / "broken"),): "i.json is not JSON",
+    }
+    for arguments, message in cases.items():
+        with pytest.raises(SystemExit) as refused:
+            main(["report", *arguments])
+        assert refused.value.code == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
