@@ -208,14 +208,8 @@ def test_the_command(tmp_path, capsys):
 
 def row(block, method, loss, **other):
     empty = dict.fromkeys(("paper", "paper std", "difference", "agrees", "paper seconds"))
-    return {
-        "block": block,
-        "method": method,
-        "test loss": loss,
-        "std": 0.001,
-        "train objective": 0.2,
-        "seconds": 1.0,
-    } | (empty | other)
+    known = {"std": 0.001, "train objective": 0.2, "seconds": 1.0, "lr": 0.1, "gamma": 1.0, "runs": 2, "diverged": 0}
+    return {"block": block, "method": method, "test loss": loss, **known, **empty, **other}
 
 
 def test_the_verdict_says_what_is_off():
@@ -224,12 +218,14 @@ def test_the_verdict_says_what_is_off():
     rows = [row("as published", "BS-PnP", 0.5), row("as published", "BSGD", 0.31, **met)]
     rows += [row("as published", "SOAP", 0.25, **off), row("as published", "MOAP", None), row("exact", "L-BFGS", 0.1)]
     rows += [row("same steps", "BSGD, longer", 0.28), row("same steps", "BSGD, as MOAP", 0.27)]
-    rows += [row(block, "BSGD", 0.15) for block in _verdict.TUNED]
+    rows += [row(_verdict.TUNED[0], "BSGD", 0.15, lr=1.0), row("other seeds", "BSGD", 0.3, diverged=1)]
     text = _verdict.compare(rows)
     assert "1 of 2 published losses are met" in text
     assert "5.0 of the paper's standard deviations off. SOAP is not: 0.2500, paper 0.200." in text
-    assert "50% of its published distance from SOAP is its step" in text  # (.31 - .28) / (.31 - .25)
+    assert "that makes up 50% of its published distance from SOAP" in text  # (.31 - .28) / (.31 - .25)
     assert "MOAP as coded ends at divergence" in text
+    assert "With other seeds: BSGD 0.3000 (1 diverge), of 2 runs each." in text
+    assert "At an end of the grid: BSGD's lr = 1 (tuned alike (loss))." in text
 
 
 @pytest.mark.skipif("FCCO_DATA" not in os.environ, reason="needs the data sets in FCCO_DATA")
