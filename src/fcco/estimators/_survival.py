@@ -51,8 +51,8 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
 
     Constant features get a coefficient of 0; of collinear ones only the sum is determined, and they share it; the
     standard errors of both are NaN. If the likelihood rises for ever along some direction (the events can be told
-    from their risk sets without error), a ``ConvergenceWarning`` names the features: the coefficients are then those
-    where the rise became negligible, and alpha > 0 makes them finite.
+    from their risk sets without error), method="exact" names the features in a ``ConvergenceWarning``: the coefficients
+    are then those where the rise became negligible, and alpha > 0 makes them finite.
 
     Parameters
     ----------
