@@ -19,6 +19,15 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 
+class NotFiniteError(ValueError):
+    """A value that is not finite, and where: ``name[place]`` is ``value``."""
+
+    def __init__(self, name: str, place: tuple[int, ...], value: float, log: bool) -> None:
+        also = " (only -inf, g = 0, is legal in log space)" if log else ""
+        super().__init__(f"{name}[{', '.join(map(str, place))}] is {value}, not a finite number{also}")
+        self.name, self.place, self.value = name, place, value
+
+
 def reads_are_free(tensor: Tensor) -> bool:
     """Whether looking at a value of ``tensor`` neither stalls a device nor breaks a graph."""
     return tensor.is_cpu and not is_compiling()
@@ -74,9 +83,7 @@ def _raise_if_not_finite(values: Tensor, log: bool, name: str) -> None:
     bad = (~(values < math.inf) if log else ~values.isfinite()).nonzero()
     if len(bad):
         place = tuple(bad[0].tolist())
-        where = f"{name}[{', '.join(map(str, place))}]"
-        also = " (only -inf, g = 0, is legal in log space)" if log else ""
-        raise ValueError(f"{where} is {values[place].item()}, not a finite number{also}")
+        raise NotFiniteError(name, place, values[place].item(), log)
 
 
 def check_rate(name: str, owner: str, rate: float | Tensor, largest: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import as_index, has_repeats, reads_are_free, shape_of
+from fcco._checks import NotFiniteError, as_index, has_repeats, reads_are_free, shape_of
 from fcco._coupled import CoupledLoss, Outer
 from fcco._rules import Rule
 from fcco._table import InnerTable
@@ -61,23 +60,6 @@ def count_members(labels: Any, name: str) -> Tensor:
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.dim() != 1 or (labels < 0).any():
         raise ValueError(f"{name} must be [n] of integers from 0; number the classes first")
     return labels.bincount()
-
-
-def check_estimate(inner: Tensor, log: bool, name: str) -> None:
-    """Refuse an estimate that has overflowed, by the argument that it was made from."""
-    if not reads_are_free(inner):
-        return  # the engine has an assertion for it, and knows no position either
-    values = inner.detach()
-    # One reduction decides in the usual case, as in the engine.
-    decisive = (values.max() if log else values.sum()).item()
-    if decisive < math.inf if log else math.isfinite(decisive):
-        return
-    overflown = (~(values < math.inf) if log else ~values.isfinite()).nonzero()
-    if len(overflown):
-        place = tuple(overflown[0].tolist())
-        raise ValueError(
-            f"{name}[{place[0]}] leads to an inner estimate of {values[place].item()}, not a finite number"
-        )
 
 
 class Loss(nn.Module):
@@ -133,8 +115,13 @@ class Loss(nn.Module):
         return self._couple(estimate.inner, rows, weight=estimate.weight)
 
     def _couple(self, inner: Tensor, index: Any, **options: Any) -> Tensor:
-        check_estimate(inner, self.coupled.log, self.estimated_from)
-        return self.coupled(inner, index, **options)
+        try:
+            return self.coupled(inner, index, **options)
+        except NotFiniteError as error:
+            if error.name != "inner":
+                raise
+            culprit = f"{self.estimated_from}[{error.place[0]}]"
+            raise ValueError(f"{culprit} leads to an inner estimate of {error.value}, not a finite number") from None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Loss:
         # Sizes and totals of a population do not fit into half precision.
