@@ -3,10 +3,10 @@
     python benchmarks/cox.py [--rows 1000000] [--threads 1] [--only fcco lifelines] [--quick]
 
 Each fit has a process of its own, with data from the same seed, times tied (some hundreds of them, Efron) or not.
-"first" is a fit of 1,000 rows, which compiles what there is to compile, into an empty cache; "fit" is the one measured.
-Memory is what the process held at most, on top of what it held before the fit, with the data in hand. The objective is
-the exact partial likelihood per event, as an excess over the lowest. Competitors that are not installed are named and
-left out.
+"first" is a fit of 1,000 rows, which compiles what there is to compile, into an empty cache unless quick; "fit" is the
+one measured. Memory is what the process held at most, on top of what it held before the fit, with the data in hand.
+The objective is the exact partial likelihood per event, as an excess over the lowest. Competitors that are not
+installed are named and left out.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import resource
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+QUICK_ROWS = 10_000
 Problem = tuple[Array, Array, Array]
 
 
@@ -139,6 +141,21 @@ def compare(rows: int, tied: bool, names: list[str], folder: str) -> None:
         )
 
 
+def run(rows: int = 1_000_000, threads: int = 1, only: Sequence[str] = tuple(FITS), *, quick: bool = False) -> None:
+    settings = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    names = [name for name in only if importlib.util.find_spec(FITS[name][0])]
+    for name in only:
+        if name not in names:
+            print(f"{name} is not installed: left out")
+    for tied in (False,) if quick else (True, False):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, settings):
+            if not quick:
+                os.environ["NUMBA_CACHE_DIR"] = folder  # read by the processes that are spawned
+            # Mini-batches have no Efron's ties.
+            able = [name for name in names if not (tied and FITS[name][1] is by_soap)]
+            compare(QUICK_ROWS if quick else rows, tied, able, folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cox models on a million rows.")
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -146,18 +163,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(FITS), default=list(FITS))
     parser.add_argument("--quick", action="store_true", help="ten thousand rows, to see that it runs")
     options = parser.parse_args()
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[variable] = str(options.threads)
-    names = [name for name in options.only if importlib.util.find_spec(FITS[name][0])]
-    for name in options.only:
-        if name not in names:
-            print(f"{name} is not installed: left out")
-    for tied in (True, False):
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["NUMBA_CACHE_DIR"] = folder
-            # Mini-batches have no Efron's ties.
-            able = [name for name in names if not (tied and FITS[name][1] is by_soap)]
-            compare(10_000 if options.quick else options.rows, tied, able, folder)
+    run(options.rows, options.threads, options.only, quick=options.quick)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """How fast the estimators are, and how far they come: every figure beside a competitor's in the same run.
 
-    FCCO_DATA=... python benchmarks/estimators.py [--quick] [--only p-norm-push ...]
+    FCCO_DATA=... python benchmarks/estimators.py [--quick] [--only p-norm-push nca cox ...]
 
-On one thread. Data come from the directory named by FCCO_DATA, or are what ships with scikit-learn. A section is a
-function of ``quick``, named in SECTIONS.
+On one thread. The sections of NCA and Cox are those of ``nca.py`` and ``cox.py``. Data come from the directory named by
+FCCO_DATA, or are what ships with scikit-learn. A section is a function of ``quick``, named in SECTIONS.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 import _data
+import cox
+import nca
 import numpy as np
 import torch
 from _timing import compare
@@ -86,12 +88,6 @@ def push_speed(quick: bool) -> None:
     )
     print(f"p-norm push, 28,000 x 22, SOX, 32 + 32, {steps:,} steps, the objective tracked after each pass")
     print(f"  fit {ours:.3f} s ({ours / steps * 1e6:.1f} µs a step), PyTorch {theirs:.3f} s, ratio {1 / ratio:.0f}")
-    if not quick:
-        first, second = compile_seconds(
-            "import numpy as np; from fcco.estimators._ranking import PNormPushClassifier as C;"
-            "C(method='sox', max_iter=1, tol=0, learning_rate=.1).fit(np.eye(4), [0, 1, 0, 1])"
-        )
-        print(f"  first fit of a new process, imports included: {first:.1f} s; compiled before: {second:.1f} s")
 
 
 def step_growth(quick: bool) -> None:
@@ -166,11 +162,31 @@ def listwise_methods(quick: bool) -> None:
             compare_methods(ranker, f"{name}, {objective}", x.astype(np.float64), y, qid=query)
 
 
+def first_fits(quick: bool) -> None:
+    """What compiling costs the first fit of a new process, and what it costs once compiled."""
+    fits = {
+        "PNormPushClassifier": "C(method='sox', max_iter=1, tol=0, learning_rate=.1).fit(np.eye(4), [0, 1, 0, 1])",
+        "NeighborhoodComponentsAnalysis": "C(max_iter=1, tol=0).fit(np.eye(4), [0, 1, 0, 1])",
+        "CoxRegressor": "C().fit(np.random.randn(40, 2), np.column_stack([np.random.rand(40), np.ones(40)]))",
+    }
+    print("first fit of a new process, imports included: compiling, and compiled before")
+    for name, fit in list(fits.items())[: 1 if quick else None]:
+        first, second = compile_seconds(f"import numpy as np; from fcco.estimators import {name} as C; {fit}")
+        print(f"  {name:<32}{first:>7.1f} s{second:>7.1f} s")
+
+
+def cox_section(quick: bool) -> None:
+    cox.run(quick=quick)
+
+
 Section = Callable[[bool], None]
 SECTIONS: dict[str, tuple[Section, ...]] = {
     "p-norm-push": (push_speed, step_growth, push_methods),
     "average-precision": (precision_methods,),
     "listwise": (listwise_methods,),
+    "nca": (nca.run,),
+    "cox": (cox_section,),
+    "compiling": (first_fits,),
 }
 
 

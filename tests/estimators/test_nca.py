@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import fcco
+from fcco.estimators import _nca, _nca_exact
 from fcco.estimators._kernels import RULES as CODES
 from fcco.estimators._kernels import Table
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
@@ -34,6 +38,7 @@ from fcco.functional import nca_loss
 Array = NDArray[Any]
 RULES = {"bsgd": fcco.BSGD(), "soap": fcco.SOAP(0.3), "moap": fcco.MOAP(0.3), "sox": fcco.SOX(0.3)}
 IRIS = load_iris(return_X_y=True)
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 quiet = pytest.mark.filterwarnings("ignore:.*NCA did not converge:sklearn.exceptions.ConvergenceWarning")
 
@@ -103,6 +108,44 @@ def test_a_full_batch_gives_the_exact_gradient(scale: float) -> None:
     np.testing.assert_allclose(run.average, gradient.numpy(), atol=1e-9, rtol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3], ids=["near", "far apart"])
+@pytest.mark.parametrize("pairs", [1, 170, 10_000], ids=["row by row", "uneven blocks", "one block"])
+def test_all_pairs_give_the_exact_gradient(pairs: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_nca_exact, "_PAIRS", pairs)
+    x, label, start = problem(np.float64)
+    rows, run = state(x, label, scale * start, normalise=False)
+    weights = torch.nn.Parameter(torch.tensor(scale * start))
+    loss = nca_loss(torch.tensor(x) @ weights.T, torch.tensor(label))
+    loss.backward()
+    share, gradient = _nca_exact.share_and_gradient(rows, run.a)
+    assert share == pytest.approx(-loss.item(), abs=1e-9)
+    np.testing.assert_allclose(gradient, weights.grad.numpy(), atol=1e-9, rtol=1e-6)
+
+
+@quiet
+def test_auto_is_exact_for_few_rows_unless_a_learning_rate_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def components(**options: Any) -> Array:
+        return NeighborhoodComponentsAnalysis(2, random_state=0, max_iter=2, **options).fit(*IRIS).components_
+
+    np.testing.assert_array_equal(components(), components(method="exact"))
+    np.testing.assert_array_equal(components(learning_rate=0.1), components(learning_rate=0.1, method="sox"))
+    monkeypatch.setattr(_nca, "EXACT_ROWS", 149)
+    np.testing.assert_array_equal(components(), components(method="sox"))
+
+
+@quiet
+def test_exact_fits_lower_the_penalised_objective_that_they_record() -> None:
+    x, y = make_classification(600, 10, n_informative=5, random_state=0)
+    seen: list[Array] = []
+    model = NeighborhoodComponentsAnalysis(
+        3, method="exact", alpha=0.1, max_iter=8, random_state=0, callback=lambda a, _: seen.append(a)
+    ).fit(x, y)
+    assert len(seen) == model.n_iter_ == 8
+    values = [objective(x, y, a.reshape(3, 10)) + 0.05 * np.sum(a**2) for a in seen]
+    np.testing.assert_allclose(model.loss_curve_, values, atol=1e-9)
+    assert (np.diff(values) <= 0).all()
+
+
 @pytest.mark.parametrize("per_pass", [1, 3, 10])
 @pytest.mark.parametrize("n_classes", [2, 40])
 def test_every_pass_visits_every_row_once_in_even_batches(n_classes: int, per_pass: int) -> None:
@@ -132,8 +175,8 @@ def test_reaches_the_objective_of_scikit_learn_on_raw_features(load: Any, n_comp
     x, y = load(return_X_y=True)
     ours = NeighborhoodComponentsAnalysis(n_components, random_state=0).fit(x, y)
     theirs = Theirs(n_components, random_state=0).fit(x, y)
-    # Measured: between 0.02 worse (iris in 2 dimensions) and 0.22 better (wine).
-    assert objective(x, y, ours.components_) <= objective(x, y, theirs.components_) + 0.03
+    # Measured: between 1e-4 worse, which is tol, and 0.22 better (wine).
+    assert objective(x, y, ours.components_) <= objective(x, y, theirs.components_) + 1e-3
 
 
 @quiet
@@ -165,7 +208,7 @@ def test_float32_stays_float32() -> None:
 
 
 @quiet
-@pytest.mark.parametrize("method", RULES)
+@pytest.mark.parametrize("method", ["exact", *RULES])
 def test_is_reproducible_clones_and_pickles(method: str) -> None:
     x, y = IRIS
     model = NeighborhoodComponentsAnalysis(2, method=method, random_state=3, max_iter=3, batch_size=40).fit(x, y)
@@ -185,11 +228,13 @@ def test_works_in_a_pipeline_and_a_grid_search() -> None:
     assert search.best_score_ > 0.9
 
 
-def test_a_settled_fit_does_not_warn_and_an_unsettled_one_does() -> None:
+@pytest.mark.parametrize("method", ["exact", "sox"])
+def test_a_settled_fit_does_not_warn_and_an_unsettled_one_does(method: str) -> None:
     x, y = load_wine(return_X_y=True)
-    assert NeighborhoodComponentsAnalysis(2, random_state=0).fit(x, y).n_iter_ < 50
+    assert NeighborhoodComponentsAnalysis(2, method=method, random_state=0).fit(x, y).n_iter_ < 50
+    x, y = make_classification(300, 6, n_informative=4, n_classes=3, random_state=0)
     with pytest.warns(ConvergenceWarning, match="NCA did not converge"):
-        NeighborhoodComponentsAnalysis(2, max_iter=1).fit(x, y)
+        NeighborhoodComponentsAnalysis(2, method=method, max_iter=1).fit(x, y)
 
 
 @quiet
@@ -269,7 +314,7 @@ def test_the_curve_is_the_objective_where_most_batches_lack_a_class() -> None:
 
 def test_a_single_stall_is_not_convergence() -> None:
     with pytest.warns(ConvergenceWarning, match="had not settled to within tol=0.0001 in max_iter=50"):
-        assert NeighborhoodComponentsAnalysis(2, random_state=0).fit(*IRIS).n_iter_ == 50
+        assert NeighborhoodComponentsAnalysis(2, method="sox", random_state=0).fit(*IRIS).n_iter_ == 50
 
 
 @quiet
@@ -293,7 +338,7 @@ def test_batches_too_small_for_the_classes_warn() -> None:
     y = np.arange(2000) % 500
     x = random.normal(size=(500, 10))[y] + 0.3 * random.normal(size=(2000, 10))
     with pytest.warns(ConvergenceWarning) as caught:
-        NeighborhoodComponentsAnalysis(2, random_state=0, batch_size=8, max_iter=3).fit(x, y)
+        NeighborhoodComponentsAnalysis(2, method="sox", random_state=0, batch_size=8, max_iter=3).fit(x, y)
     assert any("batch_size=8 is too small for 500 classes of 2000 rows" in str(w.message) for w in caught)
 
 
@@ -340,6 +385,14 @@ def test_discriminants_that_lack_are_filled_up(rank: int) -> None:
     model = NeighborhoodComponentsAnalysis(2, init="lda", random_state=0, tol=0, max_iter=2).fit(x, y)
     assert model.components_.shape == (2, 3)
     assert np.isfinite(model.components_).all()
+
+
+def test_the_benchmark_of_all_estimators_has_a_quick_form_of_nca() -> None:
+    """In a process of its own: benchmarks set the threads."""
+    command = [sys.executable, str(BENCHMARKS / "estimators.py"), "--quick", "--only", "nca"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for part in ("64 x 784 -> 32", "tracking, per step", "make_classification, exact", "iris, standardised, 2"):
+        assert part in printed
 
 
 @quiet

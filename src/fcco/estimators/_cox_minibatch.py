@@ -1,41 +1,18 @@
-"""A Cox model by mini-batches: the compiled loop, and the exact objective after every pass."""
+"""The steps of a Cox model by mini-batches."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
-from fcco.estimators._base import run_passes
+from fcco.estimators._descent import Steps
 from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Form
-from fcco.estimators._loop import WHOLE, Draws, Run, new_run, train
+from fcco.estimators._loop import WHOLE, Draws
 from fcco.estimators._risk_sets import CoxObjective
 
 Array = NDArray[Any]
-
-_RATES = tuple(10.0 ** (k / 2) for k in range(-5, 4))  # of "auto", for features of unit spread
-_TRIAL = 300  # steps of each of its trials
-
-
-@dataclass(frozen=True)
-class MiniBatch:
-    """How to descend: see :class:`CoxRegressor`."""
-
-    method: str
-    learning_rate: float | str
-    gamma: float
-    beta: float
-    batch_size: int
-    alpha: float
-    max_iter: int
-    tol: float
-    n_iter_no_change: int
-    verbose: int
-    seed: int
 
 
 def cox_draws(time: Array, event: Array, batch_size: int) -> Draws:
@@ -66,71 +43,44 @@ def cox_form(method: str, gamma: float, events: int) -> Form:
     )
 
 
-class Descent:
-    """Mini-batch descent on X as it is, with steps scaled to features of unit spread.
+def cox_steps(
+    x: Array,
+    time: Array,
+    event: Array,
+    objective: CoxObjective,
+    *,
+    form: Form,
+    batch_size: int,
+    alpha: float,
+    beta: float,
+) -> Steps:
+    """Steps on X as it is, scaled to features of unit spread.
 
     Args:
-        x: [n, d], C-contiguous.
+        x: [n, d], C-contiguous and writable, as ``time`` [n] is.
         time: [n].
         event: [n] of bool.
         objective: of the same data, standardised.
-        how: the settings.
+        form: as by :func:`cox_form`.
+        batch_size: rows of a batch.
+        alpha: of the penalty.
+        beta: rate of the gradient's moving average.
     """
+    draws, spread = cox_draws(time, event, batch_size), finite_spread(objective)
+    return Steps(
+        x=x,
+        form=form,
+        draws=draws,
+        first=np.arange(len(x)),
+        second=np.zeros(0, np.int64),
+        count=max(1, len(x) // draws.outer),
+        scale=objective.rows.scale**-2.0,
+        alpha=alpha,
+        beta=beta,
+        value=lambda w: objective.value(w * spread),
+    )
 
-    def __init__(self, x: Array, time: Array, event: Array, objective: CoxObjective, how: MiniBatch) -> None:
-        self.x, self.objective, self.how = x, objective, how
-        self.draws = cox_draws(time, event, how.batch_size)
-        self.form = cox_form(how.method, how.gamma, objective.events)
-        self.spread = np.where(np.isfinite(objective.rows.scale), objective.rows.scale, 0.0)
-        self.step_scale = objective.rows.scale**-2.0
-        self.steps = max(1, len(x) // self.draws.outer)
 
-    def minimise(self, start: Array) -> tuple[Array, list[float], float]:
-        """The best iterate, for standardised features, the objective after each pass, and the learning rate."""
-        how, w = self.how, start / np.where(self.spread > 0, self.spread, 1.0)
-        rate = self._try_rates(w) if how.learning_rate == "auto" else float(how.learning_rate)
-        run, best, best_value, now = self._run(w), start, self.objective.value(start), rate
-
-        def one_pass(_: int) -> float:
-            nonlocal best, best_value, now
-            self._descend(run, now, self.steps)
-            value = self._value(run)
-            if value < best_value:
-                best, best_value = run.w * self.spread, value
-            else:
-                now *= 0.5  # what is left is noise, of the size of the rate
-            return value
-
-        curve = run_passes(
-            one_pass,
-            max_iter=how.max_iter,
-            tol=how.tol,
-            n_iter_no_change=how.n_iter_no_change,
-            verbose=how.verbose,
-            name="CoxRegressor",
-        )
-        if min(curve) > self.objective.value(start):
-            warnings.warn(
-                "CoxRegressor: no pass improved on the start; lower learning_rate", ConvergenceWarning, stacklevel=4
-            )
-        return best, curve, rate
-
-    def _run(self, w: Array) -> Run:
-        n = len(self.x)
-        return new_run(w, n, 1, np.arange(n), np.zeros(0, np.int64), self.how.seed)
-
-    def _descend(self, run: Run, rate: float, steps: int) -> None:
-        rates, values = np.full(steps, rate), np.empty(steps)
-        train(self.x, self.form, self.draws, run, rates, self.step_scale, self.how.beta, self.how.alpha, values)
-
-    def _value(self, run: Run) -> float:
-        return self.objective.value(run.w * self.spread)
-
-    def _try_rates(self, w: Array) -> float:
-        """Of a grid, the rate with the lowest objective after a few hundred steps."""
-        reached = {}
-        for rate in _RATES:
-            run = self._run(w)
-            self._descend(run, rate, _TRIAL)
-            reached[rate] = self._value(run)
-        return min(reached, key=lambda rate: reached[rate])
+def finite_spread(objective: CoxObjective) -> Array:
+    """[d], the spread of each feature, 0 for a constant one."""
+    return np.where(np.isfinite(objective.rows.scale), objective.rows.scale, 0.0)

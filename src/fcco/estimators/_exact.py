@@ -2,21 +2,169 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy import sparse
+from scipy.optimize import OptimizeResult, minimize
+from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from fcco.estimators._base import Progress
 from fcco.estimators._kernels import Array
 
 Slopes = Callable[[Array], tuple[float, Array]]
 
+_CONSTANT = 1e-12  # a spread below this share of the mean is rounding
+_ROUNDING = 1e-9  # share of the objective below which an improvement is not looked for
+_LEAST_SQUARE = 1e-290  # of |w|: below it the penalty's gradient cannot be told from that of 0
+
+
+def mean_and_variance(x: Any) -> tuple[Array, Array]:
+    """Of each column of an array or a CSR or CSC matrix, [d], in float64; the variance of a constant one is 0."""
+    if sparse.issparse(x):
+        mean, variance = mean_variance_axis(x.astype(np.float64, copy=False), axis=0)
+    else:
+        mean, variance = x.mean(0, dtype=np.float64), x.var(0, dtype=np.float64)
+    return mean, np.where(np.sqrt(variance) > _CONSTANT * np.abs(mean), variance, 0.0)
+
+
+class Centred:
+    """X less its column means, as a linear map in float64: scores, and gradients from those in the scores.
+
+    A dense X is copied. A sparse one stays as it is: (X - 1 mᵀ) w = X w - mᵀ w, and likewise for the transpose.
+    Constant columns are 0.
+
+    Args:
+        x: [n, d], an array or a CSR or CSC matrix.
+        mean, variance: of its columns, [d], as by :func:`mean_and_variance`.
+    """
+
+    def __init__(self, x: Any, mean: Array, variance: Array) -> None:
+        self._varies = (variance > 0.0).astype(np.float64)
+        if sparse.issparse(x):
+            self._x, self._mean = x.astype(np.float64, copy=False), mean
+        else:
+            self._x, self._mean = x - mean, np.zeros_like(mean)
+
+    def scores(self, w: Array) -> Array:
+        """[n], from coefficients [d]."""
+        w = w * self._varies
+        return self._x @ w - self._mean @ w
+
+    def gradient(self, by_score: Array) -> Array:
+        """[d], from the gradient in the scores [n]."""
+        return (self._x.T @ by_score - self._mean * by_score.sum()) * self._varies
+
+
+def _penalise(value: float, gradient: Array, w: Array, alpha: float, log: bool) -> tuple[float, Array]:
+    """Add alpha/2 |w|² and its gradient; if ``log``, to an objective whose logarithm is given and returned."""
+    square = float(w @ w)
+    if not log:
+        return value + 0.5 * alpha * square, gradient + alpha * w
+    if alpha * square < _LEAST_SQUARE:
+        return value, gradient
+    log_penalty = math.log(0.5 * alpha * square)
+    total = float(np.logaddexp(value, log_penalty))
+    # Shares of the sum, as the objective and the penalty themselves may underflow.
+    return total, math.exp(value - total) * gradient + math.exp(log_penalty - total) * 2.0 / square * w
+
+
+class _Reached(Exception):  # noqa: N818
+    """The objective is 0, or too small for a number, and so has no logarithm: there is nothing left to do."""
+
+
+class _Minimiser:
+    """One run of L-BFGS, in units in which the curvature is about one."""
+
+    def __init__(
+        self, x: Centred, slopes: Slopes, scale: Array, alpha: float, progress: Progress, log: bool, floor: float
+    ) -> None:
+        self.x, self.slopes, self.unit, self.alpha, self.progress = x, slopes, np.sqrt(scale), alpha, progress
+        self.log, self.floor, self.settled = log, floor, False
+        self.z = np.zeros(0)
+
+    def value_and_gradient(self, z: Array) -> tuple[float, Array]:
+        w = z * self.unit
+        value, by_score = self.slopes(self.x.scores(w))
+        value, gradient = _penalise(value, self.x.gradient(by_score), w, self.alpha, self.log)
+        if value == -math.inf:
+            self.z = z.copy()
+            raise _Reached
+        return value, gradient * self.unit
+
+    def note(self, intermediate_result: OptimizeResult) -> None:
+        value = float(intermediate_result.fun)
+        self.settled = self.add(value) or value < self.floor
+        if self.settled:
+            raise StopIteration
+
+    def add(self, value: float) -> bool:
+        if not self.log:
+            return self.progress.add(value)
+        return self.progress.add(math.exp(value) if value < 709.0 else math.inf, log=value)
+
+    def run(self, w: Array) -> Array:
+        steps = self.progress.max_iter
+        options = {"maxiter": steps, "maxfun": 20 * steps, "maxcor": 20, "ftol": 0.0, "gtol": 0.0}
+        self.z = w / self.unit
+        try:
+            found = minimize(
+                self.value_and_gradient, self.z, jac=True, method="L-BFGS-B", callback=self.note, options=options
+            )
+        except _Reached:
+            self.add(-math.inf)
+            if self.floor > -math.inf:  # it is not 0, but too small for a number
+                self.progress.warn_endless()
+            return self.z * self.unit
+        if not self.progress.curve:  # it began at the minimum
+            self.add(float(found.fun))
+        self.judge(found)
+        return found.x * self.unit
+
+    def judge(self, found: OptimizeResult) -> None:
+        """Warn of an end that is no minimum."""
+        outwards = self.alpha == 0.0 and self.falls_outwards(found.x, float(found.fun))
+        if found.status == 1 and not self.settled:
+            self.progress.warn_unsettled(outwards=outwards)
+        elif outwards:
+            self.progress.warn_endless()
+        elif self.settled or found.status == 0:
+            return
+        elif 0.5 * found.jac @ found.hess_inv.dot(found.jac) > self.noticeable(float(found.fun)):
+            self.progress.warn(
+                f"L-BFGS stopped after {len(self.progress.curve)} iterations, as it found nothing lower along the "
+                "gradient, which is not 0; the objective has a kink there (surrogate='hinge'), or rounding hides the "
+                "way down: take another surrogate, or a larger alpha"
+            )
+
+    def noticeable(self, value: float) -> float:
+        """The smallest improvement on the objective, or its logarithm, that is neither too small nor rounding."""
+        return max(self.progress.enough(value, log=self.log), _ROUNDING * (1.0 if self.log else abs(value)))
+
+    def falls_outwards(self, z: Array, value: float) -> bool:
+        """Whether the objective is clearly lower at twice the coefficients."""
+        if not z.any():
+            return False
+        further = self.slopes(self.x.scores(2.0 * z * self.unit))[0]
+        return further < value - self.noticeable(value)
+
 
 def minimise_exact(
-    x: Array, slopes: Slopes, w: Array, scale: Array, alpha: float, progress: Progress, *, log: bool = False
+    x: Centred,
+    slopes: Slopes,
+    w: Array,
+    scale: Array,
+    alpha: float,
+    progress: Progress,
+    *,
+    log: bool = False,
+    floor: float = -math.inf,
 ) -> Array:
     """The coefficients that minimise objective(x w) + alpha/2 |w|², as far as ``progress`` lets it go.
+
+    An end that is not at a minimum is warned of.
 
     Args:
         x: features, [n, d].
@@ -25,28 +173,8 @@ def minimise_exact(
         scale: [d], squares of the units that the coefficients are best measured in: a diagonal preconditioner.
         alpha: of the penalty.
         progress: is told the objective, with the penalty, after every iteration.
-        log: minimise the logarithm of the sum, which overflows nowhere.
+        log: minimise the logarithm of the sum, which neither overflows nor underflows.
+        floor: of an objective, or its logarithm, that falls for ever: where to end.
     """
-    wide, unit = x.astype(np.float64, copy=False), np.sqrt(scale)
-
-    def value_and_gradient(z: Array) -> tuple[float, Array]:
-        w = z * unit
-        value, by_score = slopes(wide @ w)
-        gradient, penalty = wide.T @ by_score, 0.5 * alpha * float(w @ w)
-        if not log:
-            return value + penalty, (gradient + alpha * w) * unit
-        total = float(np.logaddexp(value, np.log(penalty))) if penalty > 0 else value
-        return total, (np.exp(value - total) * gradient + np.exp(-total) * alpha * w) * unit
-
-    def note(intermediate_result: object) -> None:
-        value = float(intermediate_result.fun)  # type: ignore[attr-defined]
-        if progress.add(float(np.exp(value)) if log else value):
-            raise StopIteration
-
-    options = {"maxiter": progress.max_iter, "maxfun": 20 * progress.max_iter, "maxcor": 20, "ftol": 0.0, "gtol": 1e-12}
-    found = minimize(value_and_gradient, w / unit, jac=True, method="L-BFGS-B", callback=note, options=options)
-    if not progress.curve:  # it began at the minimum
-        progress.add(float(np.exp(found.fun)) if log else float(found.fun))
-    if found.status == 1:
-        progress.warn_unsettled(stacklevel=4)
-    return found.x * unit
+    with np.errstate(all="ignore"):  # a step too long may lead anywhere, and is taken back
+        return _Minimiser(x, slopes, scale, alpha, progress, log, floor).run(w)

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import math
-import warnings
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from fcco._checks import check_rate, whole_number
-from fcco.estimators._base import LossCurveMixin, Progress, run_passes
-from fcco.estimators._exact import minimise_exact
+from fcco.estimators._base import LossCurveMixin, Progress, refuse_sparse, telling_of_compilation
+from fcco.estimators._descent import Descent, Steps
+from fcco.estimators._exact import Centred, mean_and_variance, minimise_exact
 from fcco.estimators._kernels import RULES, Array, Form
-from fcco.estimators._loop import Draws, Run, new_run, train
+from fcco.estimators._loop import Draws
 from fcco.functional._checks import check_choice, check_number
 
 METHODS = ("exact", *RULES)
-_RATES = [4.0**k for k in range(2, -23, -1)]
-_TRIAL_STEPS = 300
+_FAR = 100.0  # spreads from 0: columns there are centred before a descent, which costs a copy, as scores lose digits
+SORTABLE = ("squared_hinge", "hinge", "exp")
+WATCHED = 2000  # rows of a class by which the objective is tracked, where it takes all pairs
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Task:
     method="exact" minimises. With ``log`` it gives the objective's logarithm.
     """
 
-    x: Array  # [n, d]
+    x: Any  # [n, d], an array, or with method="exact" a CSR or CSC matrix
     objective: Callable[[Tensor], Tensor]
     form: Form
     draws: Draws
@@ -46,7 +48,9 @@ class Task:
     steps: int  # of a pass
     watched: Array | None = None  # None: all rows
     log: bool = False
+    floor: float = -math.inf  # where to end, if the objective or its logarithm may fall for ever
     dim: int = 1
+    size: float = 1.0  # of the objective at w = 0
 
     def value(self, w: Array, alpha: float) -> float:
         """The objective at w, with its penalty."""
@@ -76,6 +80,41 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
     coef_: Array
     n_iter_: int
 
+    @abstractmethod
+    def __init__(
+        self,
+        *,
+        surrogate: str,
+        margin: float,
+        method: str,
+        alpha: float,
+        learning_rate: float | str,
+        gamma: float,
+        beta: float,
+        outer_batch: int,
+        inner_batch: int,
+        max_iter: int,
+        tol: float,
+        n_iter_no_change: int,
+        warm_start: bool,
+        random_state: Any,
+        verbose: int | bool,
+    ) -> None:
+        self.surrogate, self.margin = surrogate, margin
+        self.method = method
+        self.alpha = alpha
+        self.learning_rate, self.gamma, self.beta = learning_rate, gamma, beta
+        self.outer_batch, self.inner_batch = outer_batch, inner_batch
+        self.max_iter, self.tol, self.n_iter_no_change = max_iter, tol, n_iter_no_change
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self.method == "exact"
+        return tags
+
     def _check_parameters(self) -> None:
         check_choice(self.method, "method", METHODS)
         check_number(self.alpha, "alpha", at_least=0.0)
@@ -88,14 +127,13 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
         if not isinstance(self.tol, Real) or math.isnan(self.tol):
             raise ValueError(f"tol must be a number, got {self.tol!r}")
 
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "max_iter": self.max_iter,
-            "tol": self.tol,
-            "n_iter_no_change": self.n_iter_no_change,
-            "verbose": self.verbose,
-            "name": type(self).__name__,
-        }
+    def _validate(self, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:  # noqa: N803
+        """X, dense or with method="exact" sparse, and y, as scikit-learn checks them."""
+        exact = self.method == "exact"
+        if not exact:
+            refuse_sparse(X, self.method)
+        kinds = ("csr", "csc") if exact else False
+        return validate_data(self, X, y, accept_sparse=kinds, dtype=[np.float64, np.float32], order="C", **options)
 
     def _fit_task(self, task: Task) -> None:
         """Set the coefficients, and what is told of the way there."""
@@ -103,82 +141,55 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
         if self.warm_start and hasattr(self, "coef_"):
             if self.coef_.size != len(w):
                 raise ValueError(f"warm_start: X has {len(w)} features, and the fit before had {self.coef_.size}")
-            w = self.coef_.ravel().astype(np.float64)
+            before = self.coef_.ravel().astype(np.float64)
+            # Of features in other units, they may be far worse than nothing.
+            w = before if task.value(before, self.alpha) <= task.value(w, self.alpha) else w
+        name = type(self).__name__
+        progress = Progress(
+            max_iter=self.max_iter,
+            tol=self.tol,
+            n_iter_no_change=self.n_iter_no_change,
+            verbose=self.verbose,
+            name=name,
+        )
+        with telling_of_compilation(name, self.verbose):
+            w = self._minimise(task, w, progress)
+        self.coef_ = w.astype(task.x.dtype)
+        self.loss_curve_, self.n_iter_ = progress.curve, len(progress.curve)
+
+    def _minimise(self, task: Task, w: Array, progress: Progress) -> Array:
+        alpha = float(self.alpha)
+        mean, variance = mean_and_variance(task.x)
         # In these units every coefficient meets a curvature of about one, of the objective and the penalty together.
-        scale = task.x.var(0, dtype=np.float64) + self.alpha
+        scale = variance + alpha / task.size
         scale = 1.0 / np.where(scale > 0.0, scale, 1.0)
         if self.method == "exact":
-            progress = Progress(**self._settings())
-            w = minimise_exact(task.x, task.slopes, w, scale, self.alpha, progress, log=task.log)
-            curve = progress.curve
-        else:
-            w, curve = _Descent(self, task, w, scale).run()
-        self.coef_ = w.astype(task.x.dtype)
-        self.loss_curve_, self.n_iter_ = curve, len(curve)
+            x = Centred(task.x, mean, variance)
+            return minimise_exact(x, task.slopes, w, scale, alpha, progress, log=task.log, floor=task.floor)
+        if (far := np.abs(mean) > _FAR * np.sqrt(variance)).any():
+            task = replace(task, x=(task.x - np.where(far, mean, 0.0)).astype(task.x.dtype))
+        steps = Steps(
+            # Read-only arrays are a type of their own, for which all would be compiled once more.
+            x=np.require(task.x, requirements=["C", "W"]),
+            form=task.form,
+            draws=task.draws,
+            first=task.first,
+            second=task.second,
+            count=task.steps,
+            scale=scale,
+            alpha=alpha,
+            beta=float(self.beta),
+            value=partial(task.value, alpha=alpha),
+            dim=task.dim,
+            size=task.size,
+        )
+        rate = None if self.learning_rate == "auto" else float(self.learning_rate)
+        descent = Descent(steps, w, rate, progress, check_random_state(self.random_state))
+        w = descent.run()
+        descent.warn()
+        return w
 
     def _scores(self, X: Any) -> Array:  # noqa: N803
         check_is_fitted(self, "coef_")
-        x = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        x = validate_data(self, X, reset=False, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32])
         return x @ self.coef_.ravel().astype(x.dtype)
-
-
-class _Descent:
-    """Passes of stochastic steps. One that makes the objective worse is taken back; without a gain the step halves."""
-
-    def __init__(self, ranker: LinearRanker, task: Task, w: Array, scale: Array) -> None:
-        self.ranker, self.task, self.scale = ranker, task, scale
-        # Read-only arrays are a type of their own, for which all would be compiled once more.
-        self.x = np.require(task.x, requirements=["C", "W"])
-        self.random = check_random_state(ranker.random_state)
-        self.best_w, self.best = w, task.value(w, ranker.alpha)
-        self.gained = self.moved = False
-        self.lr = self._choose_rate() if ranker.learning_rate == "auto" else float(ranker.learning_rate)
-
-    def run(self) -> tuple[Array, list[float]]:
-        self.state = self._start()
-        curve = run_passes(self._pass, **self.ranker._settings())
-        if self.moved and not self.gained:
-            warnings.warn(
-                f"{type(self.ranker).__name__}: no pass improved on the start; lower learning_rate, or gamma",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        return self.best_w, curve
-
-    def _start(self) -> Run:
-        task, seed = self.task, int(self.random.randint(2**31 - 1))
-        return new_run(self.best_w, len(task.x), task.dim, task.first, task.second, seed)
-
-    def _steps(self, run: Run, count: int, lr: float) -> float:
-        """Take steps; the objective after them."""
-        task, ranker = self.task, self.ranker
-        rates, values = np.full(count, lr), np.empty(count)
-        alpha, beta = float(ranker.alpha), float(ranker.beta)
-        train(self.x, task.form, task.draws, run, rates, self.scale, beta, alpha, values)
-        return task.value(run.w, alpha) if np.isfinite(run.w).all() else math.inf
-
-    def _choose_rate(self) -> float:
-        """The rate that comes furthest in a short trial; from the largest down, until they get worse."""
-        best_rate, best = _RATES[-1], math.inf
-        for rate in _RATES:
-            objective = self._steps(self._start(), min(self.task.steps, _TRIAL_STEPS), rate)
-            if objective < best:
-                best_rate, best = rate, objective
-            elif best < self.best:
-                break
-        return best_rate
-
-    def _pass(self, number: int) -> float:
-        objective = self._steps(self.state, self.task.steps, self.lr)
-        gain, enough = self.best - objective, max(self.ranker.tol, 0.0) * max(abs(self.best), 1e-12)
-        self.gained |= gain > 0.0
-        self.moved |= not np.allclose(self.state.w, self.best_w)  # rounding moves it too
-        if gain > 0.0:
-            self.best, self.best_w = objective, self.state.w.copy()
-        elif math.isfinite(objective):
-            self.state.w[:], self.state.v[:] = self.best_w, 0.0
-        else:
-            self.state = self._start()
-        if not gain > enough:
-            self.lr *= 0.5
-        return self.best

@@ -10,14 +10,13 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from torch import Tensor
 
 from fcco._checks import whole_number
 from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
-from fcco.estimators._linear import LinearRanker, Task
+from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
 from fcco.estimators._loop import ITEMS, LISTS, Draws
-from fcco.estimators._ranking import SORTABLE, WATCHED
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import resolve_surrogate
@@ -50,6 +49,9 @@ class ListwiseRanker(LinearRanker):
     ``outer_batch`` queries with at most ``inner_batch`` items of each at a step, whose cost does not depend on n, and
     halve their step after a pass over the data without a gain; a pass that makes the objective worse is taken back.
 
+    The first fit with a stochastic method compiles its steps, once, for about 15 s (``verbose=1`` prints how long);
+    later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
+
     There is no ``partial_fit``: the stochastic methods keep an estimate for each training row. ``warm_start`` begins at
     the coefficients of the fit before.
 
@@ -59,9 +61,9 @@ class ListwiseRanker(LinearRanker):
         margin: of the hinges.
         k: length of the top that :meth:`score` is about; None: the whole list. The objective is of the whole list.
         method: "exact", "bsgd", "soap", "moap" or "sox"; see :data:`fcco.METHODS`.
-        alpha: weight of the penalty.
+        alpha: weight of the penalty. Without one (0) there may be no finite optimum, of which the fit then warns.
         learning_rate: of the stochastic methods, in units of each feature's deviation; "auto": that of the powers of 4
-            from 16 down which comes furthest in a trial of 300 steps or a pass.
+            from 16 down which comes furthest in a trial of 300 steps. Before the fit ends, larger ones are tried again.
         gamma: rate of the table, in (0, 1].
         beta: rate of the gradient's moving average, in (0, 1].
         outer_batch: queries a step.
@@ -70,14 +72,15 @@ class ListwiseRanker(LinearRanker):
         max_iter: iterations, or passes over the data, at most.
         tol: smallest improvement of the objective that counts, relative; 0: never stop early.
         n_iter_no_change: iterations without one that end the fit.
-        warm_start: begin at the coefficients of the fit before.
+        warm_start: begin at the coefficients of the fit before, if the objective is lower there than at 0.
         random_state: of the batches.
-        verbose: print the objective after each iteration.
+        verbose: print the objective after each iteration, and how long anything took to compile.
 
     Attributes:
         coef_: w, [d].
         loss_curve_: the objective, with its penalty, after each iteration (with "logistic" and "sigmoid" and a
-            stochastic method, that of 4,000 rows).
+            stochastic method, that of whole queries, drawn at random until they have 4,000 rows; of a longer list,
+            4,000 of its rows).
         n_iter_: how many there were.
         n_features_in_, feature_names_in_: as seen in the fit.
 
@@ -112,23 +115,25 @@ class ListwiseRanker(LinearRanker):
         random_state: Any = None,
         verbose: int | bool = 0,
     ) -> None:
+        super().__init__(
+            surrogate=surrogate,
+            margin=margin,
+            method=method,
+            alpha=alpha,
+            learning_rate=learning_rate,
+            gamma=gamma,
+            beta=beta,
+            outer_batch=outer_batch,
+            inner_batch=inner_batch,
+            max_iter=max_iter,
+            tol=tol,
+            n_iter_no_change=n_iter_no_change,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+        )
         self.objective = objective
-        self.surrogate = surrogate
-        self.margin = margin
         self.k = k
-        self.method = method
-        self.alpha = alpha
-        self.learning_rate = learning_rate
-        self.gamma = gamma
-        self.beta = beta
-        self.outer_batch = outer_batch
-        self.inner_batch = inner_batch
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -150,13 +155,12 @@ class ListwiseRanker(LinearRanker):
         Raises:
             ValueError: a negative relevance (but with "listmle", where only the order matters), or one too large; a
                 parameter outside its range; X, y or qid that cannot be meant.
+            TypeError: sparse X, with a stochastic method.
         """
         self._check_parameters()
-        X, y = validate_data(  # noqa: N806
-            self, X, y, dtype=[np.float64, np.float32], order="C", y_numeric=True
-        )
+        X, y = self._validate(X, y, y_numeric=True)  # noqa: N806
         relevance = self._check_relevance(y)
-        lists = _number_queries(qid, len(X))
+        lists = _number_queries(qid, X.shape[0])
         self._fit_task(self._task(X, relevance, lists))
         return self
 
@@ -172,10 +176,10 @@ class ListwiseRanker(LinearRanker):
 
     def _task(self, x: Array, relevance: Array, lists: Array) -> Task:
         draws = self._draws(relevance, lists)
-        watched = self._watch(len(x)) if self.objective == "ndcg" else None
+        watched = self._watch(relevance, lists) if self.objective == "ndcg" else None
         objective = self._exact(*(values if watched is None else values[watched] for values in (relevance, lists)))
         count = len(draws.relevant_in)
-        steps = math.ceil(max(count / draws.outer, len(x) / (draws.outer * draws.inner)))
+        steps = math.ceil(max(count / draws.outer, len(lists) / (draws.outer * draws.inner)))
         form = self._form(int((draws.gain > 0).sum()))
         return Task(x, objective, form, draws, np.arange(count), np.zeros(0, np.int64), steps, watched)
 
@@ -223,11 +227,11 @@ class ListwiseRanker(LinearRanker):
             total = np.bincount(lists, gain)
         return gain / np.where(total > 0, total, 1.0)[lists]
 
-    def _watch(self, n: int) -> Array | None:
-        """Which rows the objective is tracked on: all, if that takes no pairs."""
+    def _watch(self, relevance: Array, lists: Array) -> Array | None:
+        """Which rows the objective is tracked on: all, if that takes no pairs, else whole queries."""
         if self.method == "exact" or self.surrogate in SORTABLE:
             return None
-        return check_random_state(self.random_state).permutation(n)[: 2 * WATCHED]
+        return _sample_queries(relevance, lists, 2 * WATCHED, check_random_state(self.random_state))
 
     def _exact(self, relevance: Array, lists: Array) -> Callable[[Tensor], Tensor]:
         known: dict[str, Any] = {"relevance": torch.tensor(relevance), "query": torch.tensor(lists)}
@@ -274,6 +278,23 @@ def _number_queries(qid: Any, n: int) -> Array:
     if qid.dtype.kind == "f" and not np.isfinite(qid).all():
         raise ValueError(f"qid[{np.flatnonzero(~np.isfinite(qid))[0]}] is not finite")
     return np.unique(qid, return_inverse=True)[1]
+
+
+def _sample_queries(relevance: Array, lists: Array, limit: int, random: np.random.RandomState) -> Array:
+    """Rows of random queries that have a relevant item, ``limit`` or a little more; of a longer list only so many."""
+    members = np.split(lists.argsort(kind="stable"), np.bincount(lists).cumsum()[:-1])
+    relevant, rows, count = np.flatnonzero(np.bincount(lists, relevance > 0)), [], 0
+    for query in random.permutation(relevant):
+        items = members[query]
+        if len(items) > limit:
+            items = random.permutation(items)
+            first = np.argmax(relevance[items] > 0)  # without a relevant item it would not count
+            items = np.append(np.delete(items, first)[: limit - 1], items[first])
+        rows.append(items)
+        count += len(items)
+        if count >= limit:
+            break
+    return np.concatenate(rows)
 
 
 def _discounted(gain: Array, scores: Array, lists: Array, k: int | None) -> Array:

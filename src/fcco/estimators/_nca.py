@@ -6,7 +6,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -19,14 +18,17 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fcco.estimators._base import LossCurveMixin
-from fcco.estimators._kernels import RULES, Array
-from fcco.estimators._nca_fit import SPREAD, Fit, spread_of
+from fcco.estimators._kernels import Array
+from fcco.estimators._nca_checks import check_parameters
+from fcco.estimators._nca_exact import choose_start, minimise, settling
+from fcco.estimators._nca_fit import SPREAD, Fit, Stall, spread_of
 
-_INITS = ("auto", "pca", "lda", "identity", "random")
 _STEPS = (1.0, 0.1, 0.01, 0.001)  # tried by learning_rate="auto", in units of the largest
 _WORSE = 1e-3  # relative to the objective at the start
 _FLAT = 1e6  # mean squared distance that no descent reaches by itself
 _GAP = 0.1  # between the objective and what batches take it for
+EXACT_ROWS = 10_000  # up to which "auto" compares all pairs
+_NEAR = 1e-3  # length of the first step from a solution, where that from a start is 1, relative to its norm
 _STALLS = 2  # the first divides the step by 10, the second ends the fit
 
 
@@ -41,15 +43,20 @@ class NeighborhoodComponentsAnalysis(
     .. math:: \min_A F = -\frac 1 n \sum_i p_i + \frac \alpha 2 |A|^2, \qquad
         p_i = \frac{\sum_{j \ne i, y_j = y_i} e^{-|A x_i - A x_j|^2}}{\sum_{j \ne i} e^{-|A x_i - A x_j|^2}}
 
-    A drop-in for ``sklearn.neighbors.NeighborhoodComponentsAnalysis``, which compares all pairs of rows in every
-    iteration. Here a batch of rows is compared with itself, and a table of the running sums of every row makes up for
-    the rest: O(batch_size²) memory, and a step whose time does not depend on n. With a few hundred rows scikit-learn's
-    L-BFGS is faster; with thousands it is slower by far (``python benchmarks/nca.py``). In two dimensions many classes
-    need more than the default iterations: ten digits reach 0.80 to 0.81 in 50 of them, scikit-learn 0.85 to 0.87.
+    A drop-in for ``sklearn.neighbors.NeighborhoodComponentsAnalysis``, which keeps all pairs of rows in memory.
 
-    Rows come in random order, each once a pass. A batch's mates and strangers of a row stand for those of the training
-    set, however many it has of each. Where a batch would hold fewer than four rows of a class on average, rows are
-    shuffled in groups of four or more of a class; a row without a mate in its batch waits for the next pass.
+    Up to 10,000 rows the default is exact: three passes of mini-batches (below) to come near, then L-BFGS on the exact
+    gradient, O(n²) time an iteration and O(n) memory. Of up to 500 rows, where that is cheap, it is done from several
+    starts, and the best is kept.
+
+    With more rows, or by ``method``, a batch of rows is compared with itself, and a table of the running sums of every
+    row makes up for the rest: O(batch_size²) memory, and a step whose time does not depend on n. On
+    training data it can end far below the exact optimum, more so with small batches: then take "exact", if time allows.
+    ``python benchmarks/estimators.py --only nca`` shows both beside scikit-learn.
+
+    Rows of a batch come in random order, each once a pass. A batch's mates and strangers of a row stand for those of
+    the training set, however many it has of each. Where a batch would hold fewer than four rows of a class on average,
+    rows are shuffled in groups of four or more of a class; a row without a mate in its batch waits for the next pass.
 
     Parameters
     ----------
@@ -60,12 +67,14 @@ class NeighborhoodComponentsAnalysis(
         two rows is 4: far apart, only the nearest neighbour counts, and close together all count alike; either way the
         objective is flat. Where no feature varies, A stays the identity.
     warm_start : bool
-        Start from the last solution; "auto" then takes the smallest of its steps, to stay near it.
+        Start from the last solution: without mini-batches if exact, else learning_rate="auto" takes the smallest of
+        its steps, to stay near it.
     max_iter : int
-        Iterations at most. One is a pass over the rows, or as many passes as make up 50 steps.
+        Iterations at most: of L-BFGS if exact, else a pass over the rows, or as many passes as make up 50 steps.
     tol : float
-        Relative improvement of the tracked objective that counts. ``n_iter_no_change`` iterations without one divide
-        the step by ten; as many again end the fit. 0: neither. A fit that ends otherwise warns, as does one that ends
+        Relative improvement of the tracked objective that counts. ``n_iter_no_change`` iterations without one end an
+        exact fit, as does an objective within tol of -1, below which there is none. Otherwise they divide the step by
+        ten, and as many again end the fit. 0: none of this. A fit that ends otherwise warns, as does one that ends
         worse than it began, with rows so far apart that the objective is flat, or whose batches are off the objective
         by more than 0.1: they are too small for the number of classes.
     callback : callable or None
@@ -74,8 +83,9 @@ class NeighborhoodComponentsAnalysis(
         Print a line for each iteration, with the sum of all p_i as ``loss_curve_`` has it.
     random_state : int, RandomState or None
         Of the order of rows, and of a random start.
-    method : {"sox", "soap", "moap", "bsgd"}
-        How the table is updated, see :class:`fcco.SOX` and its siblings; "bsgd" has none.
+    method : {"auto", "exact", "sox", "soap", "moap", "bsgd"}
+        "exact": all pairs. The others are on mini-batches, by how the table is updated, see :class:`fcco.SOX` and its
+        siblings; "bsgd" has none. "auto": exact up to 10,000 rows unless learning_rate is a number, else "sox".
     gamma : float
         Rate of the table's moving average, in (0, 1].
     beta : float
@@ -106,8 +116,9 @@ class NeighborhoodComponentsAnalysis(
         Iterations made.
     random_state_ : RandomState
     loss_curve_ : list of float
-        The objective after each iteration: p_i against all rows, exactly, and their mean over all i or, where there are
-        more than 500, over 500 drawn once at random: then an estimate of F, with a standard error of 0.02 at most.
+        The objective after each iteration; on mini-batches from p_i against all rows, exactly, and their mean over all
+        i or, where there are more than 500, over 500 drawn once at random: then an estimate of F, with a standard error
+        of 0.02 at most.
 
     >>> from sklearn.datasets import load_iris
     >>> x, y = load_iris(return_X_y=True)
@@ -137,7 +148,7 @@ class NeighborhoodComponentsAnalysis(
         callback: Callable[[Array, int], object] | None = None,
         verbose: int = 0,
         random_state: Any = None,
-        method: str = "sox",
+        method: str = "auto",
         gamma: float = 0.9,
         beta: float = 0.1,
         batch_size: int = 256,
@@ -163,7 +174,7 @@ class NeighborhoodComponentsAnalysis(
 
     def fit(self, X: Any, y: Any) -> NeighborhoodComponentsAnalysis:  # noqa: N803 (scikit-learn's)
         """Learn A from rows X, [n, n_features], and their classes y, [n]."""
-        _check_parameters(self)
+        check_parameters(self)
         x, y = validate_data(self, X, y, ensure_min_samples=2, dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
         label = np.unique(y, return_inverse=True)[1].astype(np.int64)
@@ -173,8 +184,7 @@ class NeighborhoodComponentsAnalysis(
         resumed = self.warm_start and hasattr(self, "components_")
         start = self.components_ if resumed else self._start(x, label, init)
         fit = Fit(self, x, label, start, self.random_state_)
-        fit.choose_step(_STEPS[-1:] if resumed else _STEPS)
-        settled = self._iterate(fit)
+        settled = self._descend(fit, resumed)
         self.components_ = fit.run.a
         name = type(self).__name__
         for doubt in self._doubts(fit, settled):
@@ -189,35 +199,66 @@ class NeighborhoodComponentsAnalysis(
         x = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
         return x @ self.components_.T
 
-    def _iterate(self, fit: Fit) -> bool:
-        """Iterate until the objective settles; whether it did."""
-        name, n = type(self).__name__, len(fit.rows.label)
-        if self.verbose:
-            header = f"{'Iteration':>10} {'Objective Value':>20} {'Time(s)':>10}"
-            print(f"[{name}]\n[{name}] {header}\n[{name}] {'-' * len(header)}")
+    def _descend(self, fit: Fit, resumed: bool) -> bool:
+        """Iterate until the objective settles, or max_iter times; whether it settled."""
+        exact = self._is_exact(len(fit.rows.label))
         self.loss_curve_, self.n_iter_ = [], 0
-        best, since_best, stalls = np.inf, 0, 0
+        if not (exact and resumed):
+            fit.choose_step(_STEPS[-1:] if resumed else _STEPS)
+        start = choose_start(fit, self.max_iter) if exact and not resumed else fit.start
+        self._print_header()
+        return self._iterate_exact(fit, start, resumed) if exact else self._iterate(fit)
+
+    def _is_exact(self, n: int) -> bool:
+        return self.method == "exact" or (self.method == "auto" and self.learning_rate == "auto" and n <= EXACT_ROWS)
+
+    def _iterate_exact(self, fit: Fit, start: Array, resumed: bool) -> bool:
+        settles, settled = settling(self), False
+
+        def note(value: float, a: Array) -> bool:
+            nonlocal settled
+            self._record(value, a, len(fit.rows.label))
+            settled = settles(value)
+            return settled
+
+        value, fit.run.a[:] = minimise(fit, start, self.max_iter, note, _NEAR if resumed else 1.0)
+        if not self.loss_curve_:  # it began at an optimum
+            self._record(value, fit.run.a, len(fit.rows.label))
+            return True
+        # Where it ends by itself, no step along the gradient lowers the objective.
+        return settled or self.n_iter_ < self.max_iter or self.tol == 0
+
+    def _iterate(self, fit: Fit) -> bool:
+        stall, stalls = Stall(self.tol, self.n_iter_no_change), 0
         while self.n_iter_ < self.max_iter:
-            began = time.perf_counter()
-            value = fit.iterate(self.n_iter_, stalls)
-            self.n_iter_ += 1
-            self.loss_curve_.append(value)
-            if self.verbose:
-                print(f"[{name}] {self.n_iter_:>10} {-n * value:>20.6e} {time.perf_counter() - began:>10.2f}")
-                sys.stdout.flush()
-            if self.callback is not None:
-                self.callback(fit.run.a.ravel().copy(), self.n_iter_)
-            since_best = 0 if value < best - self.tol * max(abs(value), 1e-12) else since_best + 1
-            best = min(best, value)
-            if self.tol > 0 and since_best >= self.n_iter_no_change:
-                since_best, stalls = 0, stalls + 1
+            value = fit.iterate(self.n_iter_, self.max_iter, stalls)
+            self._record(value, fit.run.a, len(fit.rows.label))
+            if stall.add(value):
+                stalls += 1
                 if stalls == _STALLS:
                     return True
         return self.tol == 0
 
+    def _print_header(self) -> None:
+        self._began = time.perf_counter()
+        if self.verbose:
+            name, header = type(self).__name__, f"{'Iteration':>10} {'Objective Value':>20} {'Time(s)':>10}"
+            print(f"[{name}]\n[{name}] {header}\n[{name}] {'-' * len(header)}")
+
+    def _record(self, value: float, a: Array, n: int) -> None:
+        self.n_iter_ += 1
+        self.loss_curve_.append(value)
+        if self.verbose:
+            now = time.perf_counter()
+            print(f"[{type(self).__name__}] {self.n_iter_:>10} {-n * value:>20.6e} {now - self._began:>10.2f}")
+            sys.stdout.flush()
+            self._began = now
+        if self.callback is not None:
+            self.callback(a.ravel().copy(), self.n_iter_)
+
     def _doubts(self, fit: Fit, settled: bool) -> list[str]:
         """What speaks against the solution."""
-        value, first, doubts = self.loss_curve_[-1], fit.objective(fit.start), []
+        value, first, doubts = fit.objective(fit.run.a), fit.objective(fit.start), []
         rate = f"learning_rate={self.learning_rate!r}"
         if not settled:
             doubts.append(
@@ -231,7 +272,7 @@ class NeighborhoodComponentsAnalysis(
                 f"rows are {np.sqrt(spread):.1g} apart, where only the nearest counts and the objective is flat: lower "
                 f"{rate}, or scale init down"
             )
-        if fit.per_pass > 1 and not abs(fit.in_batches - value) <= _GAP:
+        if fit.per_pass > 1 and not self._is_exact(len(fit.rows.label)) and not abs(fit.in_batches - value) <= _GAP:
             doubts.append(
                 f"batches take the objective for {fit.in_batches:.3f}, where it is {value:.3f}: batch_size="
                 f"{self.batch_size} is too small for {len(fit.rows.sizes)} classes of {len(fit.rows.label)} rows"
@@ -325,29 +366,3 @@ def _discriminants(x: Array, label: Array, k: int, random: np.random.RandomState
     if len(found) == k:
         return found
     return np.vstack([found, PCA(n_components=k - len(found), random_state=random).fit(x).components_])
-
-
-def _check_parameters(model: NeighborhoodComponentsAnalysis) -> None:
-    for name, least in (("n_components", 1), ("max_iter", 1), ("batch_size", 3), ("n_iter_no_change", 1)):
-        value = getattr(model, name)
-        if value is None and name == "n_components":
-            continue
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
-    for name in ("tol", "alpha"):
-        value = getattr(model, name)
-        if not isinstance(value, Real) or not 0 <= float(value) < np.inf:
-            raise ValueError(f"{name} must be a number >= 0, got {value!r}")
-    for name in ("gamma", "beta"):
-        value = getattr(model, name)
-        if not isinstance(value, Real) or not 0 < float(value) <= 1:
-            raise ValueError(f"{name} must be a number in (0, 1], got {value!r}")
-    rate = model.learning_rate
-    if rate != "auto" and not (isinstance(rate, Real) and 0 < float(rate) < np.inf):
-        raise ValueError(f"learning_rate must be 'auto' or a positive number, got {rate!r}")
-    if model.method not in RULES:
-        raise ValueError(f"method must be one of {sorted(RULES)}, got {model.method!r}")
-    if isinstance(model.init, str) and model.init not in _INITS:
-        raise ValueError(f"init must be one of {_INITS} or an array, got {model.init!r}")
-    if model.callback is not None and not callable(model.callback):
-        raise ValueError(f"callback must be callable or None, got {model.callback!r}")

@@ -17,7 +17,7 @@ from fcco.estimators._nca_objective import mean_share
 if TYPE_CHECKING:
     from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 
-_ANCHORS = 500  # rows whose p_i the tracked objective is the mean of
+ANCHORS = 500  # rows whose p_i the tracked objective is the mean of
 SPREAD = 4.0  # mean squared distance that a start by name is scaled to
 _WIDTH = 256  # rows that anchors are compared with at a time
 _TRIAL = 50  # steps of a trial, and the least of an iteration
@@ -56,7 +56,24 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()  # looks through all libraries, which takes longer than many an iteration
 
 
-_one_thread = _OneThread()  # the limit is the process's: fits that ran side by side would restore each other's
+one_thread = _OneThread()  # the limit is the process's: fits that ran side by side would restore each other's
+
+
+class Stall:
+    """Counts iterations without an improvement of the objective by ``tol`` (relative)."""
+
+    def __init__(self, tol: float, patience: int) -> None:
+        self.tol, self.patience = tol, patience
+        self.best, self.since_best = np.inf, 0
+
+    def add(self, value: float) -> bool:
+        """Note the objective after an iteration; whether that makes ``patience`` in a row, and counts anew if so."""
+        self.since_best = 0 if value < self.best - self.tol * max(abs(value), 1e-12) else self.since_best + 1
+        self.best = min(self.best, value)
+        if self.tol == 0 or self.since_best < self.patience:
+            return False
+        self.since_best = 0
+        return True
 
 
 class Fit:
@@ -69,11 +86,12 @@ class Fit:
         self.normalise = model.learning_rate == "auto"
         center, deviation = mean_and_deviation(x)
         scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
-        self.rows = Rows(x, label, np.bincount(label), center, scale if self.normalise else np.ones_like(scale))
-        self.anchors = random.permutation(len(x))[:_ANCHORS]
+        self.unit = scale if self.normalise else np.ones_like(scale)
+        self.rows = Rows(x, label, np.bincount(label), center, self.unit)
+        self.anchors = random.permutation(len(x))[:ANCHORS]
         self.start = np.ascontiguousarray(start, x.dtype)
         self.largest_step = _largest_step(self.start * deviation.astype(np.float64), spread_of(x[self.anchors], start))
-        self.rule = Rule(RULES[model.method], float(model.gamma))
+        self.rule = Rule(RULES.get(model.method, RULES["sox"]), float(model.gamma))
         self.per_pass = -(-len(x) // min(model.batch_size, len(x)))
         self.batches = self._draw()
         self.step = 0.0
@@ -102,12 +120,12 @@ class Fit:
         self._train(run, np.full(_TRIAL, step))
         return self.objective(run.a)
 
-    def iterate(self, number: int, stalls: int) -> float:
-        """An iteration; the objective after it."""
+    def iterate(self, number: int, of: int, stalls: int = 0) -> float:
+        """An iteration, of as many as the rate falls to 0 in; the objective after it."""
         model = self.model
         if number > 0:
             self.batches = self._draw()
-        done = (number + np.linspace(0, 1, len(self.batches.bounds) - 1, endpoint=False)) / model.max_iter
+        done = (number + np.linspace(0, 1, len(self.batches.bounds) - 1, endpoint=False)) / of
         self.in_batches = self._train(self.run, self.step * 0.1**stalls * 0.5 * (1 + np.cos(np.pi * done)))
         value = self.objective(self.run.a)
         if not np.isfinite(value) or not np.isfinite(self.run.a).all():
@@ -119,21 +137,22 @@ class Fit:
 
     def objective(self, a: Array) -> float:
         """F at ``a``, from the p_i of the anchors."""
-        with _one_thread:
+        with one_thread:
             share = mean_share(self.rows, a, self.anchors, min(len(self.rows.label), _WIDTH))
-        return self._penalty(a) - share
+        return self.penalty(a) - share
 
-    def _penalty(self, a: Array) -> float:
+    def penalty(self, a: Array) -> float:
+        """alpha/2 |A|²."""
         return 0.5 * self.model.alpha * float(np.sum(np.square(a, dtype=np.float64)))
 
     def _train(self, run: Run, lr: Array) -> float:
         """A step for each of ``lr``; the objective as the batches of the last pass estimate it."""
         model, values, known = self.model, np.zeros(len(lr)), np.zeros(len(lr), np.int64)
         # Products this small are slower on several threads than on one.
-        with _one_thread:
+        with one_thread:
             train(self.rows, self.rule, run, *self.batches, lr, float(model.beta), float(model.alpha), values, known)
         values, known = values[-self.per_pass :], known[-self.per_pass :]
-        return float(values @ known / known.sum()) + self._penalty(run.a) if known.any() else np.nan
+        return float(values @ known / known.sum()) + self.penalty(run.a) if known.any() else np.nan
 
 
 def spread_of(x: Array, a: Array) -> float:

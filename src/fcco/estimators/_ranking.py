@@ -3,135 +3,51 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
 from sklearn.metrics import average_precision_score
-from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
-from fcco.estimators._linear import LinearRanker, Task
-from fcco.estimators._loop import PRECISION, PUSH, Draws
-from fcco.functional import average_precision_loss, p_norm_push_loss
+from fcco.estimators._bipartite import BipartiteRanker
+from fcco.estimators._kernels import SURROGATES, Array
+from fcco.estimators._linear import Task
+from fcco.estimators._loop import PRECISION, PUSH
+from fcco.functional import average_precision_loss
 from fcco.functional._checks import check_choice, check_number
+from fcco.functional._pairs import surrogate_sums
+from fcco.functional._surrogates import Surrogate, resolve_surrogate
 
-SORTABLE = ("squared_hinge", "hinge", "exp")
-WATCHED = 2000  # rows of a class by which the objective is tracked, where it takes all pairs
+_LOG_OF_LITTLE = math.log(1e-8)  # of ℓ(0): what heights have fallen to when pairs stand right, by a wide margin
+_LARGEST_LOG = 600.0  # e to it, and to minus it, are numbers
 
 
-def _log_push(scores: Tensor, positive: Tensor, p: float) -> Tensor:
-    """The logarithm of the p-norm push with ℓ = exp, which is separable."""
+def _log_push(scores: Tensor, positive: Tensor, p: float, ell: Surrogate) -> Tensor:
+    """The logarithm of the p-norm push; minus infinity, with a gradient of 0, where hinges leave nothing of it."""
     own, rivals = scores[~positive], scores[positive]
-    height = (p * own).logsumexp(0) - math.log(len(own))
-    return height + p * ((-rivals).logsumexp(0) - math.log(len(rivals)))
+    if ell.is_exp:
+        height = (p * own).logsumexp(0) - math.log(len(own))
+        return height + p * ((-rivals).logsumexp(0) - math.log(len(rivals)))
+    heights = surrogate_sums(-own, -rivals, ell).clamp(min=0.0) / len(rivals)
+    highest = heights.detach().max()
+    if highest == 0.0:
+        return 0.0 * scores.sum() - math.inf
+    # Of the highest, as powers of the heights themselves underflow.
+    return p * highest.log() + (heights / highest).pow(p).mean().log()
 
 
-def _cut_between(scores: Array, count: int) -> float:
-    """A threshold that the ``count`` highest of the scores are above, half-way to the next."""
-    ordered = np.sort(scores.astype(np.float64))
-    return float(ordered[-count - 1] + ordered[-count]) / 2
-
-
-class _BipartiteRanker(ClassifierMixin, LinearRanker):
-    """A linear ranker of two classes, the second of which is to stand above."""
-
-    classes_: Array
-    intercept_: Array
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
-        """Fit to features [n, d] and targets [n] of two classes, the greater of which is to stand above.
-
-        Raises:
-            ValueError: not two classes; a parameter outside its range; X or y that cannot be meant.
-        """
-        self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], order="C")  # noqa: N806
-        check_classification_targets(y)
-        classes, labels = np.unique(y, return_inverse=True)
-        if len(classes) > 2:
-            raise ValueError(f"Only binary classification is supported. The type of the target is {type_of_target(y)}.")
-        if len(classes) < 2:
-            raise ValueError(f"{type(self).__name__} ranks one class above another, and y has one class: {classes[0]}")
-        positive = labels == 1
-        self._fit_task(self._task(X, positive))
-        cut = _cut_between(X @ self.coef_, int(positive.sum()))
-        self.classes_, self.coef_ = classes, self.coef_[np.newaxis]
-        self.intercept_ = np.array([-cut], self.coef_.dtype)
-        return self
-
-    @abstractmethod
-    def _task(self, x: Array, positive: Array) -> Task: ...
-
-    def _assemble(self, x: Array, first: Array, second: Array, form: Form, kind: int, **options: Any) -> Task:
-        outer, inner = min(self.outer_batch, len(first)), min(self.inner_batch, len(second))
-        share = np.array([len(first), len(second)]) / len(x)
-        draws = Draws(kind, outer, inner, np.ones(len(x)), np.zeros(len(x)), share)
-        steps = math.ceil(max(len(first) / outer, len(second) / inner))
-        return Task(x, form=form, draws=draws, first=first, second=second, steps=steps, **options)
-
-    def _form(self, sign: float, outer: str, n_outer: int, power: float = 1.0) -> Form:
-        return Form(
-            surrogate=SURROGATES[self.surrogate],
-            margin=float(self.margin),
-            sign=sign,
-            outer=OUTERS[outer],
-            power=float(power),
-            log=self.surrogate == "exp",
-            rule=RULES.get(self.method, 0),
-            gamma=float(self.gamma),
-            n_outer=float(n_outer),
-            own_shift=0.0,
-        )
-
-    def _watch(self, first: Array, second: Array) -> Array | None:
-        """Which rows the objective is tracked on: all, if that takes no pairs."""
-        if self.method == "exact" or self.surrogate in SORTABLE:
-            return None
-        random = check_random_state(self.random_state)
-        return np.concatenate([random.permutation(rows)[:WATCHED] for rows in (first, second)])
-
-    def decision_function(self, X: Any) -> Array:  # noqa: N803
-        """Scores [n]: X w + intercept."""
-        check_is_fitted(self, "coef_")
-        return self._scores(X) + self.intercept_[0]
-
-    def predict(self, X: Any) -> Array:  # noqa: N803
-        """Classes [n]: the second where the score is above 0."""
-        above = self.decision_function(X) > 0
-        return self.classes_[above.astype(int)]
-
-    def _ranked(self, X: Any, y: Any) -> tuple[Array, Array]:  # noqa: N803
-        """Which rows are positive, and the scores."""
-        scores = self.decision_function(X)
-        y = column_or_1d(y)
-        check_consistent_length(scores, y)
-        unknown = y[~np.isin(y, self.classes_)]
-        if len(unknown):
-            raise ValueError(f"y has classes that were not in the fit: {unknown[0]!r}")
-        return y == self.classes_[1], scores
-
-
-class PNormPushClassifier(_BipartiteRanker):
+class PNormPushClassifier(BipartiteRanker):
     r"""Linear ranker that pushes the highest negatives down.
 
     .. math:: \min_w \frac{1}{n_-} \sum_{i \in S_-} \Bigl( \frac{1}{n_+} \sum_{j \in S_+} \ell(w^\top x_i - w^\top x_j)
         \Bigr)^p + \frac{\alpha}{2} |w|^2
 
-    Scores have no natural zero: ``intercept_`` is set after training so that as many training rows are predicted
-    positive as there are. There are no class weights, which would change nothing: each class is averaged by itself.
+    Only the order of scores is learnt, and X w alone would rank as well. ``decision_function`` is X w + ``intercept_``,
+    as in scikit-learn, where the intercept is but the threshold of ``predict``: it is set after training so that as
+    many training rows are predicted positive as there are. There are no class weights, which would change nothing: each
+    class is averaged by itself.
 
     With ℓ = exp the objective is separable and convex, and method="exact" (L-BFGS) costs O(n d) an iteration, with
     the hinges O(n log n + n d). It is the default because it is both faster and better: on covtype (20,035 rows) it
@@ -140,17 +56,21 @@ class PNormPushClassifier(_BipartiteRanker):
     The others are stochastic, cost O(d) a step whatever n is, and halve their step after a pass over the data without a
     gain; a pass that makes the objective worse is taken back.
 
+    The first fit with a stochastic method compiles its steps, once, for about 15 s (``verbose=1`` prints how long);
+    later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
+
     There is no ``partial_fit``: the objective couples all rows, and the stochastic methods keep an estimate for each.
     ``warm_start`` begins at the coefficients of the fit before.
 
     Parameters:
-        p: at least 1; the larger, the more the top of the list counts.
+        p: at least 1; the larger, the more the top of the list counts. At w = 0 the objective is ℓ(0)^p: with "sigmoid"
+            and "logistic" it gets small as p grows, and alpha then weighs the more.
         surrogate: ℓ: "exp", "squared_hinge", "hinge", "logistic" or "sigmoid".
         margin: of the hinges.
         method: "exact", "bsgd", "soap", "moap" or "sox"; see :data:`fcco.METHODS`.
-        alpha: weight of the penalty.
+        alpha: weight of the penalty. Without one (0) there may be no finite optimum, of which the fit then warns.
         learning_rate: of the stochastic methods, in units of each feature's deviation; "auto": that of the powers of 4
-            from 16 down which comes furthest in a trial of 300 steps or a pass.
+            from 16 down which comes furthest in a trial of 300 steps. Before the fit ends, larger ones are tried again.
         gamma: rate of the table, in (0, 1].
         beta: rate of the gradient's moving average, in (0, 1].
         outer_batch: negatives a step.
@@ -158,13 +78,13 @@ class PNormPushClassifier(_BipartiteRanker):
         max_iter: iterations, or passes over the data, at most.
         tol: smallest improvement of the objective that counts, relative; 0: never stop early.
         n_iter_no_change: iterations without one that end the fit.
-        warm_start: begin at the coefficients of the fit before.
+        warm_start: begin at the coefficients of the fit before, if the objective is lower there than at 0.
         random_state: of the batches.
-        verbose: print the objective after each iteration.
+        verbose: print the objective after each iteration, and how long anything took to compile.
 
     Attributes:
         coef_: w, [1, d].
-        intercept_: [1].
+        intercept_: [1], minus the threshold of ``predict``.
         classes_: [2].
         loss_curve_: the objective, with its penalty, after each iteration (with "logistic" and "sigmoid" and a
             stochastic method, that of 2,000 rows of each class).
@@ -203,22 +123,24 @@ class PNormPushClassifier(_BipartiteRanker):
         random_state: Any = None,
         verbose: int | bool = 0,
     ) -> None:
+        super().__init__(
+            surrogate=surrogate,
+            margin=margin,
+            method=method,
+            alpha=alpha,
+            learning_rate=learning_rate,
+            gamma=gamma,
+            beta=beta,
+            outer_batch=outer_batch,
+            inner_batch=inner_batch,
+            max_iter=max_iter,
+            tol=tol,
+            n_iter_no_change=n_iter_no_change,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+        )
         self.p = p
-        self.surrogate = surrogate
-        self.margin = margin
-        self.method = method
-        self.alpha = alpha
-        self.learning_rate = learning_rate
-        self.gamma = gamma
-        self.beta = beta
-        self.outer_batch = outer_batch
-        self.inner_batch = inner_batch
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -227,18 +149,29 @@ class PNormPushClassifier(_BipartiteRanker):
         check_choice(self.surrogate, "surrogate", tuple(SURROGATES))
 
     def _task(self, x: Array, positive: Array) -> Task:
-        first, second, log = np.flatnonzero(~positive), np.flatnonzero(positive), self.surrogate == "exp"
+        first, second = np.flatnonzero(~positive), np.flatnonzero(positive)
         watched = self._watch(first, second)
         target = torch.tensor(positive if watched is None else positive[watched])
-        objective: Callable[[Tensor], Tensor]
-        if log:
-            objective = partial(_log_push, positive=target, p=float(self.p))
-        else:
-            objective = partial(
-                p_norm_push_loss, target=target, p=float(self.p), surrogate=self.surrogate, margin=self.margin
+        ell, p = resolve_surrogate(self.surrogate, self.margin), float(self.p)
+        at_zero = ell.at_zero(torch.zeros((), dtype=torch.float64))
+        log_size = p * math.log(at_zero) if at_zero > 0.0 else -math.inf
+        if self.method != "exact" and _LARGEST_LOG < abs(log_size) < math.inf:
+            raise ValueError(
+                f"method={self.method!r} works with the objective itself, which at w = 0 is {at_zero:.3g}^{p:g}, out "
+                'of range: take method="exact", which works with its logarithm, or a smaller p'
             )
-        form = self._form(-1.0, "power", len(first), power=self.p)
-        return self._assemble(x, first, second, form, PUSH, objective=objective, watched=watched, log=log)
+        return self._assemble(
+            x,
+            first,
+            second,
+            self._form(-1.0, "power", len(first), power=p),
+            PUSH,
+            objective=partial(_log_push, positive=target, p=p, ell=ell),
+            watched=watched,
+            log=True,
+            floor=-math.inf if ell.hinge_power else log_size + p * _LOG_OF_LITTLE,
+            size=math.exp(min(max(log_size, -_LARGEST_LOG), _LARGEST_LOG)),
+        )
 
     def score(self, X: Any, y: Any) -> float:  # noqa: N803
         r"""How well negatives are pushed below positives: the objective with ℓ the indicator, as a share of the worst.
@@ -265,14 +198,16 @@ class PNormPushClassifier(_BipartiteRanker):
         return 1.0 - float(highest * np.mean((height / highest) ** self.p) ** (1.0 / self.p))
 
 
-class AveragePrecisionClassifier(_BipartiteRanker):
+class AveragePrecisionClassifier(BipartiteRanker):
     r"""Linear ranker that maximises a surrogate of average precision.
 
     .. math:: \min_w -\frac{1}{n_+} \sum_{i \in S_+} \frac{\sum_{j \in S_+} \ell(w^\top x_j - w^\top x_i)}
         {\sum_{j \in S} \ell(w^\top x_j - w^\top x_i)} + \frac{\alpha}{2} |w|^2
 
-    Scores have no natural zero: ``intercept_`` is set after training so that as many training rows are predicted
-    positive as there are. There are no class weights: the objective is of the ranking, whatever the balance.
+    Only the order of scores is learnt, and X w alone would rank as well. ``decision_function`` is X w + ``intercept_``,
+    as in scikit-learn, where the intercept is but the threshold of ``predict``: it is set after training so that as
+    many training rows are predicted positive as there are. There are no class weights: the objective is of the ranking,
+    whatever the balance.
 
     The objective is not convex. With the hinges method="exact" (L-BFGS) costs O(n log n + n d) an iteration, and is the
     default because it is both faster and better: on covtype (20,035 rows) it ends at -.341 in .53 s, and passes SOAP's
@@ -282,6 +217,9 @@ class AveragePrecisionClassifier(_BipartiteRanker):
     whatever n is, and halve their step after a pass over the data without a gain; a pass that makes the objective worse
     is taken back.
 
+    The first fit with a stochastic method compiles its steps, once, for about 15 s (``verbose=1`` prints how long);
+    later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
+
     There is no ``partial_fit``: the objective couples all rows, and the stochastic methods keep an estimate for each.
     ``warm_start`` begins at the coefficients of the fit before.
 
@@ -289,9 +227,9 @@ class AveragePrecisionClassifier(_BipartiteRanker):
         surrogate: ℓ: "squared_hinge", "hinge", "logistic" or "sigmoid".
         margin: of the hinges, positive.
         method: "exact", "bsgd", "soap", "moap" or "sox"; see :data:`fcco.METHODS`.
-        alpha: weight of the penalty.
+        alpha: weight of the penalty. Without one (0) there may be no finite optimum, of which the fit then warns.
         learning_rate: of the stochastic methods, in units of each feature's deviation; "auto": that of the powers of 4
-            from 16 down which comes furthest in a trial of 300 steps or a pass.
+            from 16 down which comes furthest in a trial of 300 steps. Before the fit ends, larger ones are tried again.
         gamma: rate of the table, in (0, 1].
         beta: rate of the gradient's moving average, in (0, 1].
         outer_batch: positives a step.
@@ -299,13 +237,13 @@ class AveragePrecisionClassifier(_BipartiteRanker):
         max_iter: iterations, or passes over the data, at most.
         tol: smallest improvement of the objective that counts, relative; 0: never stop early.
         n_iter_no_change: iterations without one that end the fit.
-        warm_start: begin at the coefficients of the fit before.
+        warm_start: begin at the coefficients of the fit before, if the objective is lower there than at 0.
         random_state: of the batches.
-        verbose: print the objective after each iteration.
+        verbose: print the objective after each iteration, and how long anything took to compile.
 
     Attributes:
         coef_: w, [1, d].
-        intercept_: [1].
+        intercept_: [1], minus the threshold of ``predict``.
         classes_: [2].
         loss_curve_: the objective, with its penalty, after each iteration (with "logistic" and "sigmoid" and a
             stochastic method, that of 2,000 rows of each class).
@@ -343,21 +281,23 @@ class AveragePrecisionClassifier(_BipartiteRanker):
         random_state: Any = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.surrogate = surrogate
-        self.margin = margin
-        self.method = method
-        self.alpha = alpha
-        self.learning_rate = learning_rate
-        self.gamma = gamma
-        self.beta = beta
-        self.outer_batch = outer_batch
-        self.inner_batch = inner_batch
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+        super().__init__(
+            surrogate=surrogate,
+            margin=margin,
+            method=method,
+            alpha=alpha,
+            learning_rate=learning_rate,
+            gamma=gamma,
+            beta=beta,
+            outer_batch=outer_batch,
+            inner_batch=inner_batch,
+            max_iter=max_iter,
+            tol=tol,
+            n_iter_no_change=n_iter_no_change,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+        )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning, UndefinedMetricWarning
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fcco._checks import check_rate, whole_number
-from fcco.estimators._base import LossCurveMixin
+from fcco.estimators._base import LossCurveMixin, Progress, refuse_sparse, telling_of_compilation, warn_user
 from fcco.estimators._concordance import count_pairs
-from fcco.estimators._cox_minibatch import Descent, MiniBatch
+from fcco.estimators._cox_minibatch import cox_form, cox_steps, finite_spread
 from fcco.estimators._cox_newton import Fit, newton
 from fcco.estimators._cox_rows import Rows, linear
+from fcco.estimators._descent import Descent
 from fcco.estimators._kernels import RULES
 from fcco.estimators._risk_sets import CoxObjective, RiskSets, group, sort_order
+from fcco.estimators._survival_frames import framed, summarise, wants_frame
 from fcco.estimators._survival_target import as_survival
 from fcco.functional._checks import check_choice, check_number
 
@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 _METHODS = ("exact", *RULES)
 _TIES = ("breslow", "efron")
-_NORMAL_95 = float(special.ndtri(0.975))
+_LOOK_AHEAD = 8  # iterations of Newton's method which tell whether a likelihood has a maximum near by
 
 
 class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
@@ -51,21 +51,25 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
 
     Constant features get a coefficient of 0; of collinear ones only the sum is determined, and they share it; the
     standard errors of both are NaN. If the likelihood rises for ever along some direction (the events can be told
-    from their risk sets without error), method="exact" names the features in a ``ConvergenceWarning``: the coefficients
-    are then those where the rise became negligible, and alpha > 0 makes them finite.
+    from their risk sets without error), the features are named in a ``ConvergenceWarning``: the coefficients are then
+    those where the rise became negligible, or where descent ended, and alpha > 0 makes them finite. After descent a few
+    iterations of Newton's method look for that.
+
+    The first fit compiles what it needs, once: about 2 s, or 15 s more with mini-batches (``verbose=1`` prints how
+    long). Later processes find it on disk.
 
     Parameters
     ----------
     method : {"exact", "bsgd", "soap", "moap", "sox"}, default="exact"
         Newton's method, or the rule of mini-batch descent (see :class:`fcco.SOX`). Descent needs dense X and Breslow's
-        ties. It takes the best of the iterates after each pass, and halves its rate after a pass without progress.
+        ties. A pass that makes F worse is taken back, and one without a gain halves the rate.
     ties : {"breslow", "efron"}, default="breslow"
         How events at the same time are treated; see :func:`fcco.functional.cox_loss`.
     alpha : float, default=0.0
         Of the L2 penalty, in units of the features. As n_E is divided by, scikit-survival's alpha is n_E times this.
     learning_rate : "auto" or float, default="auto"
-        Of descent, for features of unit spread (steps are scaled accordingly). "auto" tries a grid, each for 300
-        steps, and takes the one with the lowest F.
+        Of descent, for features of unit spread (steps are scaled accordingly). "auto" tries the powers of 4 from 16
+        down for 300 steps each, and takes the one with the lowest F; before the fit ends, it tries larger ones again.
     gamma, beta : float, default=0.7, 0.1
         Rates, in (0, 1], of the table of inner estimates and of the gradient's moving average.
     batch_size : int, default=64
@@ -82,7 +86,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     random_state : int, RandomState or None, default=None
         Of the batches.
     verbose : int, default=0
-        Whether to print F as it falls.
+        Whether to print F as it falls, and how long anything took to compile.
 
     Attributes
     ----------
@@ -163,6 +167,8 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         """
         self._check_parameters()
         before = getattr(self, "coef_", None) if self.warm_start else None
+        if not self._exact:
+            refuse_sparse(X, self.method)
         kinds = "csr" if self._exact else False
         x = validate_data(self, X, accept_sparse=kinds, dtype=[np.float64, np.float32])
         if before is not None and len(before) != x.shape[1]:
@@ -171,19 +177,21 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         check_consistent_length(x, time)
         if not event.any():
             raise ValueError(f"y has no event: all {len(time)} times are censored")
+        with telling_of_compilation("CoxRegressor", self.verbose):
+            self._fit(x, time, event, before)
+        return self
+
+    def _fit(self, x: Any, time: Array, event: Array, before: Array | None) -> None:
         order = sort_order(time, event)
         rows = Rows(x, order)
         sets = RiskSets(event[order], *group(time[order], event[order]), self.ties == "efron")
         objective = CoxObjective(rows, sets, self.alpha * rows.scale**-2.0)
-        start = np.zeros(x.shape[1])
-        if before is not None:
-            start = before * np.where(np.isfinite(rows.scale), rows.scale, 0.0)
+        start = np.zeros(x.shape[1]) if before is None else before * finite_spread(objective)
         if self._exact:
             self._fit_newton(objective, start)
         else:
             self._fit_descent(x, time, event, objective, start)
         self._set_baseline(objective, time, time[order][sets.firsts[sets.firsts < sets.ends]])
-        return self
 
     @property
     def _exact(self) -> bool:
@@ -215,32 +223,36 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         if fit.endless is not None:
             self._warn_endless(fit.endless)
         elif not fit.converged:
-            warnings.warn(
-                f"CoxRegressor reached max_iter={self.max_iter} before Newton's method converged",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+            warn_user(f"CoxRegressor reached max_iter={self.max_iter} before Newton's method converged")
 
     def _fit_descent(self, x: Array, time: Array, event: Array, objective: CoxObjective, start: Array) -> None:
-        how = MiniBatch(
-            method=self.method,
-            learning_rate=self.learning_rate,
-            gamma=float(self.gamma),
-            beta=float(self.beta),
-            batch_size=int(self.batch_size),
-            alpha=float(self.alpha),
-            max_iter=int(self.max_iter),
-            tol=1e-6 if self.tol is None else float(self.tol),
-            n_iter_no_change=int(self.n_iter_no_change),
-            verbose=int(self.verbose),
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+        progress = Progress(
+            max_iter=self.max_iter,
+            tol=1e-6 if self.tol is None else self.tol,
+            n_iter_no_change=self.n_iter_no_change,
+            verbose=self.verbose,
+            name="CoxRegressor",
         )
         # Read-only arrays are a type of their own, for which all would be compiled once more.
         x, time = (np.require(part, requirements=["C", "W"]) for part in (x, time))
-        w, curve, self.learning_rate_ = Descent(x, time, event, objective, how).minimise(start)
+        form = cox_form(self.method, float(self.gamma), objective.events)
+        rates = {"alpha": float(self.alpha), "beta": float(self.beta)}
+        steps = cox_steps(x, time, event, objective, form=form, batch_size=int(self.batch_size), **rates)
+        spread = finite_spread(objective)
+        rate = None if self.learning_rate == "auto" else float(self.learning_rate)
+        begin = start / np.where(spread > 0, spread, 1.0)
+        descent = Descent(steps, begin, rate, progress, check_random_state(self.random_state))
+        w, self.learning_rate_ = descent.run() * spread, descent.rate
+        endless = (
+            newton(objective, w, max_iter=_LOOK_AHEAD, tol=0.0, report=_silent).endless if self.alpha == 0 else None
+        )
         # Newton's method for no iteration: the information at w.
-        here = newton(objective, w, max_iter=1, tol=0.0, report=lambda *_: None)
-        self._set_coefficients(objective, Fit(w, here.covariance, curve, True, None))
+        here = newton(objective, w, max_iter=1, tol=0.0, report=_silent)
+        self._set_coefficients(objective, Fit(w, here.covariance, progress.curve, True, endless))
+        if endless is None:
+            descent.warn()
+        else:
+            self._warn_endless(endless)
 
     def _set_coefficients(self, objective: CoxObjective, fit: Fit) -> None:
         scale = objective.rows.scale
@@ -256,11 +268,9 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     def _warn_endless(self, direction: Array) -> None:
         share = np.abs(direction) / np.abs(direction).max()
         names = [str(name) for name, part in zip(self._names(), share, strict=True) if part > 0.1]
-        warnings.warn(
+        warn_user(
             f"the likelihood rises for ever along {', '.join(names[:10])}: these features tell the events from their "
-            "risk sets without error, and the coefficients have no finite optimum; set alpha > 0",
-            ConvergenceWarning,
-            stacklevel=4,
+            "risk sets without error, and the coefficients have no finite optimum; set alpha > 0"
         )
 
     def _set_baseline(self, objective: CoxObjective, time: Array, event_times: Array) -> None:
@@ -319,7 +329,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"times must be one-dimensional and not NaN, got {times}")
         with np.errstate(over="ignore"):
             hazard = np.exp(risk[:, None] + _at(times, self.unique_times_, self._log_baseline))
-        return _framed(hazard, X, times) if _wants_frame(as_frame) else hazard
+        return framed(hazard, X, times) if wants_frame(as_frame) else hazard
 
     def predict_survival_function(
         self,
@@ -338,29 +348,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         meant for alpha = 0 and a fit that converged.
         """
         check_is_fitted(self)
-        coef, error = self.coef_, self.standard_error_
-        lower, upper = coef - _NORMAL_95 * error, coef + _NORMAL_95 * error
-        z = coef / error
-        columns = {
-            "coef": coef,
-            "exp(coef)": np.exp(coef),
-            "se(coef)": error,
-            "coef lower 95%": lower,
-            "coef upper 95%": upper,
-            "exp(coef) lower 95%": np.exp(lower),
-            "exp(coef) upper 95%": np.exp(upper),
-            "z": z,
-            "p": 2.0 * special.ndtr(-np.abs(z)),
-        }
-        if _wants_frame(None):
-            import pandas as pd
-
-            return pd.DataFrame(columns, index=pd.Index(self._names(), name="covariate"))
-        names = np.array(self._names(), dtype=str)
-        table = np.empty(len(coef), dtype=[("covariate", names.dtype), *((name, np.float64) for name in columns)])
-        for name, column in {"covariate": names, **columns}.items():
-            table[name] = column
-        return table
+        return summarise(self.coef_, self.standard_error_, self._names())
 
     def _names(self) -> list[str]:
         return list(getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)]))
@@ -372,16 +360,10 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         return tags
 
 
+def _silent(number: int, value: float) -> None:
+    """Report nothing."""
+
+
 def _at(times: Array, steps: Array, values: Array) -> Array:
     """A step function of logarithms, that of 0 before its first step."""
     return np.concatenate([[-np.inf], values])[np.searchsorted(steps, times, side="right")]
-
-
-def _wants_frame(as_frame: bool | None) -> bool:
-    return importlib.util.find_spec("pandas") is not None if as_frame is None else as_frame
-
-
-def _framed(values: Array, rows: Any, times: Array) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(values, index=rows.index if isinstance(rows, pd.DataFrame) else None, columns=times)

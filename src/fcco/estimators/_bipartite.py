@@ -1,0 +1,109 @@
+"""What the rankers of two classes share: their fit, threshold and predictions."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+
+from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
+from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
+from fcco.estimators._loop import Draws
+
+
+def _cut_between(scores: Array, count: int) -> float:
+    """A threshold that the ``count`` highest of the scores are above, half-way to the next."""
+    ordered = np.sort(scores.astype(np.float64))
+    return float(ordered[-count - 1] + ordered[-count]) / 2
+
+
+class BipartiteRanker(ClassifierMixin, LinearRanker):
+    """A linear ranker of two classes, the second of which is to stand above."""
+
+    classes_: Array
+    intercept_: Array
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Fit to features [n, d] and targets [n] of two classes, the greater of which is to stand above.
+
+        Raises:
+            ValueError: not two classes; a parameter outside its range; X or y that cannot be meant.
+            TypeError: sparse X, with a stochastic method.
+        """
+        self._check_parameters()
+        X, y = self._validate(X, y)  # noqa: N806
+        check_classification_targets(y)
+        classes, labels = np.unique(y, return_inverse=True)
+        if len(classes) > 2:
+            raise ValueError(f"Only binary classification is supported. The type of the target is {type_of_target(y)}.")
+        if len(classes) < 2:
+            raise ValueError(f"{type(self).__name__} ranks one class above another, and y has one class: {classes[0]}")
+        positive = labels == 1
+        self._fit_task(self._task(X, positive))
+        cut = _cut_between(X @ self.coef_, int(positive.sum()))
+        self.classes_, self.coef_ = classes, self.coef_[np.newaxis]
+        self.intercept_ = np.array([-cut], self.coef_.dtype)
+        return self
+
+    @abstractmethod
+    def _task(self, x: Array, positive: Array) -> Task: ...
+
+    def _assemble(self, x: Array, first: Array, second: Array, form: Form, kind: int, **options: Any) -> Task:
+        outer, inner = min(self.outer_batch, len(first)), min(self.inner_batch, len(second))
+        n = x.shape[0]
+        share = np.array([len(first), len(second)]) / n
+        draws = Draws(kind, outer, inner, np.ones(n), np.zeros(n), share)
+        steps = math.ceil(max(len(first) / outer, len(second) / inner))
+        return Task(x, form=form, draws=draws, first=first, second=second, steps=steps, **options)
+
+    def _form(self, sign: float, outer: str, n_outer: int, power: float = 1.0) -> Form:
+        return Form(
+            surrogate=SURROGATES[self.surrogate],
+            margin=float(self.margin),
+            sign=sign,
+            outer=OUTERS[outer],
+            power=float(power),
+            log=self.surrogate == "exp",
+            rule=RULES.get(self.method, 0),
+            gamma=float(self.gamma),
+            n_outer=float(n_outer),
+            own_shift=0.0,
+        )
+
+    def _watch(self, first: Array, second: Array) -> Array | None:
+        """Which rows the objective is tracked on: all, if that takes no pairs."""
+        if self.method == "exact" or self.surrogate in SORTABLE:
+            return None
+        random = check_random_state(self.random_state)
+        return np.concatenate([random.permutation(rows)[:WATCHED] for rows in (first, second)])
+
+    def decision_function(self, X: Any) -> Array:  # noqa: N803
+        """Scores [n]: X w + intercept, of which the order is what was learnt, and the sign what ``predict`` goes by."""
+        check_is_fitted(self, "coef_")
+        return self._scores(X) + self.intercept_[0]
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """Classes [n]: the second where the score is above 0."""
+        above = self.decision_function(X) > 0
+        return self.classes_[above.astype(int)]
+
+    def _ranked(self, X: Any, y: Any) -> tuple[Array, Array]:  # noqa: N803
+        """Which rows are positive, and the scores."""
+        scores = self.decision_function(X)
+        y = column_or_1d(y)
+        check_consistent_length(scores, y)
+        unknown = y[~np.isin(y, self.classes_)]
+        if len(unknown):
+            raise ValueError(f"y has classes that were not in the fit: {unknown[0]!r}")
+        return y == self.classes_[1], scores
