@@ -4,6 +4,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import fcco
@@ -17,6 +18,97 @@ def test_demo_prints_both_methods(monkeypatch, capsys):
     values = {line[:13].strip(): float(line[15:]) for line in capsys.readouterr().out.splitlines()[1:]}
     assert set(values) == {"in-batch loss", "SOX"}
     assert max(values.values()) < 1
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs an example with arguments, and gives the lines it prints."""
+
+    def run_example(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        state = torch.get_rng_state()
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        torch.set_rng_state(state)
+        return capsys.readouterr().out.splitlines()
+
+    return run_example
+
+
+def last_number(line):
+    return float(line.split()[-1])
+
+
+def test_plain_loop_improves(run):
+    values = [last_number(line) for line in run("plain_loop", "--epochs", 3)]
+    assert len(values) == 3
+    assert values[0] < values[1] < values[2]
+
+
+# Lightning's own: a deprecated call of torch, and advice on loaders and loggers.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*does not have many workers")
+def test_lightning_logs_and_saves(run, tmp_path):
+    pytest.importorskip("lightning")
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    *reports, saved, final = run("with_lightning", "--epochs", 2, "--log", tmp_path)
+    assert len(reports) == 2 * 14 // 10
+    assert saved.endswith("True")
+    assert final.startswith("epoch 1:")
+    log = events.EventAccumulator(str(tmp_path / "version_0")).Reload()
+    assert {"fcco/loss/staleness_mean", "fcco/loss/never_seen"} <= set(log.Tags()["scalars"])
+
+
+def test_accelerate_trains_and_restores(run):
+    pytest.importorskip("accelerate")
+    *epochs, restored = run("with_accelerate", "--epochs", 2)
+    assert last_number(epochs[0]) < last_number(epochs[1])
+    assert restored.endswith("True")
+
+
+def test_skorch_searches(run):
+    pytest.importorskip("skorch")
+    *scores, table = run("with_skorch", "--epochs", 1)
+    assert [line.split("(")[0] for line in scores] == ["BSGD", "SOAP", "SOX"]
+    assert min(map(last_number, scores)) > 0.9
+    assert "569 rows, 212 of them visited" in table
+
+
+def test_compiled_step_equals_the_eager_one(run):
+    torch._dynamo.reset()
+    line = run("compiled_step", "--steps", 5, "--backend", "aot_eager")[-1]
+    torch._dynamo.reset()
+    weights, table = (float(word) for word in line.split() if "e-" in word or "e+" in word)
+    assert max(weights, table) < 1e-5
+
+
+def test_mixed_precision_ends_where_single_precision_does(run):
+    single, half, apart = run("mixed_precision", "--epochs", 1)
+    assert single.startswith("scores torch.float32, loss torch.float32, table torch.float32")
+    assert half.startswith("scores torch.bfloat16, loss torch.float32, table torch.float32")
+    assert float(apart.split()[-2]) < 0.01
+
+
+def test_accumulation_equals_one_batch_but_for_moap(run):
+    lines = run("accumulation", "--steps", 8)
+    for line, equal in zip(lines, (True, True, True, False), strict=False):
+        gradients, tables = (float(word.rstrip(",")) for word in line.split() if "e-" in word or "e+" in word)
+        assert (max(gradients, tables) < 1e-12) is equal, line
+        assert line.endswith("steps of the table 3 and 12")
+    assert last_number(lines[-1]) < last_number(lines[4])
+
+
+def test_stateless_step_leaves_the_modules_alone(run):
+    *values, last = run("stateless", "--steps", 20)
+    assert last_number(values[0]) < last_number(values[-1])
+    assert last == "steps in the state passed along: 20, in the module: 0"
+
+
+def test_watch_table_reports_and_advises(run, tmp_path):
+    pytest.importorskip("tensorboard")
+    lines = run("watch_table", "--epochs", 2, "--draws", 8, "--plot", tmp_path / "table.png", "--log", tmp_path / "log")
+    assert lines[0].startswith("epoch 0: u is off by")
+    assert any(line.startswith("The table") for line in lines)
+    assert (tmp_path / "table.png").exists()
+    assert any((tmp_path / "log").iterdir())
 
 
 def test_engine_benchmark_runs(capsys):

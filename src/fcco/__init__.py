@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from fcco import data, datasets, functional, losses, optim, projections, schedules, solvers, theory
+from fcco import data, datasets, diagnostics, distributed, functional, losses, optim, projections, schedules, solvers, theory
 from fcco._coupled import CoupledLoss
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable
@@ -28,6 +28,8 @@ __all__ = [
     "Rule",
     "data",
     "datasets",
+    "diagnostics",
+    "distributed",
     "estimators",
     "functional",
     "losses",

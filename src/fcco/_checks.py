@@ -29,8 +29,8 @@ class NotFiniteError(ValueError):
 
 
 def reads_are_free(tensor: Tensor) -> bool:
-    """Whether looking at a value of ``tensor`` neither stalls a device nor breaks a graph."""
-    return tensor.is_cpu and not is_compiling()
+    """Whether looking at a value of ``tensor`` neither stalls a device, nor breaks a graph or a transform."""
+    return tensor.is_cpu and not is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
 
 
 def shape_of(tensor: Tensor) -> str:

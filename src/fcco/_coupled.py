@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from fcco._repeats import Repeats, find_repeats
 from fcco._rules import BSGD, SOAP, SOX, Batch, Rule, is_per_row
 from fcco._space import LOG_ARRAYS, PLAIN_ARRAYS, Array, Rate, as_column
 from fcco._table import InnerTable
+from fcco.distributed._comm import Group, Layout, current_group, gather_batch
+from fcco.distributed._meet import LazyBatch, Shares, call_off, meet
+from fcco.distributed._route import Held, Route
 
 Outer = Callable[..., Tensor]
 
@@ -35,10 +38,11 @@ class _Step(NamedTuple):
     inner: Tensor
     new: Tensor
     at: Tensor
-    tracked: Tensor | None  # rows of the table, None for all
     sampled: Tensor | None  # those of ``inner`` that f is taken at, None for all
+    tracked: Tensor | None  # rows of the table to write, None for all
+    values: Tensor  # what to write: ``new``, unless ranks write each other's
     rate: Rate
-    written: Tensor | None  # where ``new`` is not padding
+    written: Tensor | None  # where the values are not padding
 
 
 def takes_index(outer: Outer) -> bool:
@@ -93,7 +97,8 @@ class CoupledLoss(nn.Module):
         - previous: a second estimate, at the previous weights, for rules that ask for one (MSVR).
 
         In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself, and the table is
-        neither used nor changed (``index`` may then be anything that f can use). Bad input (shapes, NaN, rows out of
+        neither used nor changed (``index`` may then be anything that f can use). Under a process group, the batch is
+        that of all ranks together (see :mod:`fcco.distributed`). Bad input (shapes, NaN, rows out of
         range, an empty batch) raises before any change. Every call in training is a step of the table, so keep the loss
         outside of functions that ``torch.utils.checkpoint`` runs a second time.
 
@@ -134,6 +139,7 @@ class CoupledLoss(nn.Module):
         self.table = InnerTable(n, dim, log, visits=is_per_row(rule.rate), decays=rule.decays)
         self.n, self.dim, self.log = self.table.n, self.table.dim, self.table.log
         self.n_outer = self.n if n_outer is None else whole_number("n_outer", n_outer)
+        self.layout = Layout()
         self._outer_takes_index = takes_index(outer)
 
     def extra_repr(self) -> str:
@@ -148,32 +154,89 @@ class CoupledLoss(nn.Module):
         sample: Any = None,
         previous: Tensor | None = None,
     ) -> Tensor:
-        inner = check_inner(inner, self.dim)
-        rows = as_index(index, inner.device)
         f = self._f if sample is None else partial(self._f, sample=sample)
-        if weight is not None:
-            weight = check_weight(weight, rows, torch.promote_types(inner.dtype, torch.float32))
-        if not (self.training and torch.is_grad_enabled()):
+        takes_step = self.training and torch.is_grad_enabled()
+        together = current_group(self.layout) if takes_step else None
+        if together is not None:
+            return self._forward_together(together, f, inner, index, weight, previous)
+        inner, rows, weight = self._check_shapes(inner, index, weight)
+        if not takes_step:
             return self._plug_in(f, inner, rows, weight)
-        step = self._advance(inner, rows, weight, previous)
+        table = self.table.block
+        may_repeat = self._check_values(table, inner, rows, previous)
+        step = self._advance(table, inner, rows, weight, previous, may_repeat)
+        return self._take_step(f, table, step, rows, weight)
+
+    def group(self) -> Group | None:
+        """The ranks that a call takes a step with; None if it takes it alone, or takes none."""
+        return current_group(self.layout) if self.training and torch.is_grad_enabled() else None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def refuse(self, error: Exception) -> NoReturn:
+        """Raise the error, on the other ranks too, which wait for this one to take a step."""
+        group = self.group()
+        if group is not None:
+            call_off(group, self.table, error)
+        raise error
+
+    def _take_step(self, f: Outer, table: InnerTable, step: _Step, rows: Tensor, weight: Tensor | None) -> Tensor:
         with torch.no_grad():
             # A copy, since f may work in place, and the table is to have the rows as they are.
             value = None if step.at is step.new else _total(f(_take(step.new, step.sampled).clone(), rows), weight)
-        carrier = self.table.space.carry(_take(step.inner, step.sampled), _take(step.at, step.sampled))
+        carrier = table.space.carry(_take(step.inner, step.sampled), _take(step.at, step.sampled))
         if weight is not None:
             # Nothing flows back to padding, where the derivative of f need not exist.
             carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
         loss = _total(f(carrier, rows), weight)
         if value is not None:
             loss.detach().copy_(value)
-        self._commit(step)
+        table.write(step.tracked, step.values, step.rate, step.written)
         return loss
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _forward_together(self, group: Group, f: Outer, inner: Any, index: Any, weight: Any, previous: Any) -> Tensor:
+        """The step of all ranks' batches; the loss is this rank's part of it, times the number of ranks."""
+        if self.rule.all_rows:
+            # Every rank has an estimate of every row, and their mean is that of a batch of all.
+            every = gather_batch(group, [inner])[0][0]
+            inner = every.reshape(group.size, -1, *every.shape[1:]).mean(0)
+        table = self.table.block
+        try:
+            inner, rows, shares = self._check_rank(group, table, inner, index, weight, previous)
+        except (ValueError, TypeError, IndexError) as error:
+            self.refuse(error)
+        alike = (type(self.rule).__name__, self.n, self.dim, self.log, type(self.table).__name__, inner.dtype)
+        weight, route = meet(group, self.table, rows, shares, alike, all_rows=self.rule.all_rows)
+        if self.rule.needs_previous and previous is None:  # which only a rank without rows may leave out
+            previous = inner
+        step = self._advance(table, inner, rows, weight, previous, not self.rule.all_rows, route)
+        return self._take_step(f, table, step, rows, weight)
+
+    def _check_rank(
+        self, group: Group, table: InnerTable, inner: Any, index: Any, weight: Any, previous: Any
+    ) -> tuple[Tensor, Tensor, Shares]:
+        """This rank's batch, which may be empty, and its weights up to a factor that all ranks share."""
+        if len(index) == 0 and isinstance(inner, Tensor) and (self.rule.all_rows or len(inner) == 0):
+            inner = inner if self.rule.all_rows else inner.reshape(0, *table.u.shape[1:])
+            nothing = inner.new_zeros(0)
+            return inner, nothing.long(), Shares(nothing, nothing.sum())
+        inner = check_inner(inner, self.dim)
+        rows, dtype = as_index(index, inner.device), torch.promote_types(inner.dtype, torch.float32)
+        self._check_values(table, inner, rows, previous)
+        if weight is None or isinstance(weight, Shares):
+            everyone = torch.ones_like(rows, dtype=dtype)
+            return inner, rows, weight or Shares(everyone, everyone.sum())
+        share = check_weight(weight, rows, dtype)
+        if weight.dtype == torch.bool:
+            return inner, rows, Shares(weight.to(dtype), weight.sum())
+        # Weights that are meant as they are have a total of 1 over all ranks.
+        return inner, rows, Shares(share, share.new_tensor(group.rank == 0))
 
     @property
     def can_track_arrays(self) -> bool:
-        """Whether :meth:`track_arrays` knows the rule, and the table is where NumPy can reach it."""
+        """Whether :meth:`track_arrays` knows the rule, and the table is here alone, where NumPy can reach it."""
         rule, u = self.rule, self.table.u
-        return type(rule) in (SOX, SOAP, BSGD) and not is_per_row(rule.rate) and u.is_cpu
+        return type(rule) in (SOX, SOAP, BSGD) and not is_per_row(rule.rate) and u.is_cpu and self.group() is None
 
     def track_arrays(self, inner: Array, rows: Array) -> tuple[Array, Array]:
         """Take a step of the table alone, on the CPU: the new rows, and those that the rule differentiates f at.
@@ -182,12 +245,12 @@ class CoupledLoss(nn.Module):
         is finite and that ``rows`` lie in [0, n) and are distinct. It is the step of :meth:`forward` in NumPy, whose
         operations on small arrays cost a fraction of torch's.
         """
-        table: InnerTable = self._modules["table"]  # type: ignore[assignment]
+        table: InnerTable = self._modules["table"].block  # type: ignore[assignment, union-attr]
         old = table.read_arrays(rows, inner if self.init is None else table.space.value(self.init))
         space = LOG_ARRAYS if self.log else PLAIN_ARRAYS
         update: Any = self.rule.update
         estimate: Any = inner
-        new, at = update(old, Batch(estimate, None, self._rate(None), self.n_outer / len(rows), space))
+        new, at = update(old, Batch(estimate, None, self._rate(table, None), self.n_outer / len(rows), space))
         table.write_arrays(rows, new)
         return new, at
 
@@ -200,30 +263,56 @@ class CoupledLoss(nn.Module):
         estimate = inner.to(torch.promote_types(inner.dtype, torch.float32), copy=True)
         return _total(f(estimate, rows), weight)
 
-    def _advance(self, inner: Tensor, rows: Tensor, weight: Tensor | None, previous: Tensor | None) -> _Step:
+    def _check_shapes(self, inner: Any, index: Any, weight: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        inner = check_inner(inner, self.dim)
+        rows = as_index(index, inner.device)
+        if weight is not None:
+            weight = weight.weight() if isinstance(weight, Shares) else weight
+            weight = check_weight(weight, rows, torch.promote_types(inner.dtype, torch.float32))
+        return inner, rows, weight
+
+    def _advance(
+        self,
+        table: InnerTable,
+        inner: Tensor,
+        rows: Tensor,
+        weight: Tensor | None,
+        previous: Tensor | None,
+        may_repeat: bool,
+        route: Route | None = None,
+    ) -> _Step:
         """The rows before and after the update, which is not written yet: f may still fail."""
-        table, rule, u = self.table, self.rule, self.table.u
-        may_repeat = self._check_values(inner, rows, previous, u.device)
-        if inner.dtype != u.dtype:
+        rule = self.rule
+        if inner.dtype != table.u.dtype:
             table.promote(inner.dtype)
             inner = inner.to(table.u.dtype)
+        if previous is not None:
+            previous = previous.detach().reshape(inner.shape).to(inner.dtype)
         # Rules that track all rows are given an estimate for each, and f is taken at the sampled ones among them.
         tracked, sampled = (None, rows) if rule.all_rows else (rows, None)
         where = None if weight is None or rule.all_rows else weight > 0
         with torch.no_grad():
-            repeats = find_repeats(rows, where, inner.dtype) if may_repeat else None
-            batch = self._batch(inner.detach(), tracked, previous, where, repeats)
-            old = table.read(tracked, batch.estimate if self.init is None else batch.space.value(self.init))
-            new, at = rule.update(old, batch)
-        written = repeats.present() if repeats and where is not None else where
-        return _Step(inner, new, at, tracked, sampled, batch.rate, written)
+            held = own = Held(tracked, where, inner.detach(), previous)
+            if route is not None:
+                held = route.send(own)
+            if table.offload:
+                held = held.to(table.u.device)
+            repeats = find_repeats(held.rows, held.where, inner.dtype) if may_repeat and held.rows is not None else None
+            batch = self._batch(table, held, repeats, route)
+            old = table.read(held.rows, batch.estimate if self.init is None else batch.space.value(self.init))
+            values, at = rule.update(old, batch)
+            made = [values] if at is values else [values, at]
+            if table.offload:
+                made = [part.to(inner.device) for part in made]
+            if route is not None:
+                made = route.back(made, own.estimate)
+        written = repeats.present() if repeats and held.where is not None else held.where
+        return _Step(inner, made[0], made[-1], sampled, held.rows, values, batch.rate, written)
 
-    def _commit(self, step: _Step) -> None:
-        self.table.write(step.tracked, step.new, step.rate, step.written)
-
-    def _check_values(self, inner: Tensor, rows: Tensor, previous: Tensor | None, device: torch.device) -> bool:
+    def _check_values(self, table: InnerTable, inner: Tensor, rows: Tensor, previous: Tensor | None) -> bool:
         """Refuse what cannot be meant; return whether rows of ``inner`` may stand for the same row of the table."""
-        if inner.device != device:
+        device = table.u.device
+        if inner.device != device and not table.offload:
             raise ValueError(f"inner is on {inner.device}, the table on {device}: move one with .to()")
         if self.rule.all_rows:
             if inner.shape[0] != self.n:
@@ -243,34 +332,31 @@ class CoupledLoss(nn.Module):
             check_finite(previous, self.log, "previous")
         return check_rows(rows, self.n) and not self.rule.all_rows
 
-    def _batch(
-        self,
-        estimate: Tensor,
-        tracked: Tensor | None,
-        previous: Tensor | None,
-        where: Tensor | None,
-        repeats: Repeats | None,
-    ) -> Batch:
-        space = self.table.space
+    def _batch(self, table: InnerTable, held: Held, repeats: Repeats | None, route: Route | None) -> Batch:
+        space, estimate, previous = table.space, held.estimate, held.previous
         if previous is not None:
             # On a row's first visit there was no previous step to correct for.
-            previous = previous.detach().reshape(estimate.shape).to(estimate.dtype)
-            seen = self.table.visited(tracked).bool()
+            seen = table.visited(held.rows).bool()
             previous = torch.where(as_column(seen, previous), previous, estimate)
         if repeats:
             estimate = repeats.mean(estimate, space)
             previous = previous if previous is None else repeats.mean(previous, space)
-            distinct: Rate = repeats.distinct()
+            distinct: Any = repeats.distinct()
+        elif held.where is not None:
+            distinct = held.where.to(estimate.dtype).sum()
         else:
-            distinct = estimate.shape[0] if where is None else where.to(estimate.dtype).sum().clamp(min=1)
-        return Batch(estimate, previous, self._rate(tracked), self.n_outer / distinct, space)
+            distinct = estimate.shape[0]
+        rate = self._rate(table, held.rows)
+        if route is None:
+            return Batch(estimate, previous, rate, self.n_outer / _at_least_one(distinct), space)
+        coverage: Any = lambda: self.n_outer / _at_least_one(route.over_all(distinct))  # noqa: E731
+        return LazyBatch(estimate, previous, rate, coverage, space)
 
-    def _rate(self, tracked: Tensor | None) -> Rate:
+    def _rate(self, table: InnerTable, tracked: Tensor | None) -> Rate:
         """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row."""
         schedule = self.rule.rate
         if not callable(schedule):
             return schedule
-        table = self.table
         if is_per_row(schedule):
             visits = table.visited(tracked).to(table.u.dtype)
             rates = torch.as_tensor(schedule(visits), device=visits.device).to(visits.dtype).expand_as(visits)
@@ -301,6 +387,10 @@ def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:
             f"init must be a finite value of g{', not negative in log space' if log else ''}, got {init!r}"
         )
     return init
+
+
+def _at_least_one(count: Rate) -> Rate:
+    return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
 
 
 def _take(values: Tensor, rows: Tensor | None) -> Tensor:

@@ -31,15 +31,20 @@ class Repeats(NamedTuple):
         return self.total[self.slot] > 0
 
     def distinct(self) -> Tensor:
-        """How many rows there are, at least 1."""
-        return (self.total > 0).to(self.total.dtype).sum().clamp(min=1)
+        """How many rows there are."""
+        return (self.total > 0).to(self.total.dtype).sum()
+
+
+def number_distinct(values: Tensor) -> Tensor:
+    """[B] of 0, 1, ...: the same number for the same value; by sorting, so that no shape depends on the data."""
+    ordered, order = torch.sort(values)
+    is_new = torch.ones_like(ordered, dtype=torch.int64)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return torch.empty_like(order).scatter(0, order, is_new.cumsum(0) - 1)
 
 
 def find_repeats(rows: Tensor, where: Tensor | None, dtype: torch.dtype) -> Repeats:
-    """Group the positions of ``rows`` by row; by sorting, so that no shape depends on the data."""
-    ordered, order = torch.sort(rows)
-    is_new = torch.ones_like(ordered, dtype=torch.int64)
-    is_new[1:] = ordered[1:] != ordered[:-1]
-    slot = torch.empty_like(order).scatter(0, order, is_new.cumsum(0) - 1)
+    """Group the positions of ``rows`` by row."""
+    slot = number_distinct(rows)
     weight = torch.ones_like(rows, dtype=dtype) if where is None else where.to(dtype)
     return Repeats(slot, weight, torch.zeros_like(weight).index_add(0, slot, weight))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,11 +16,17 @@ from fcco._space import LOG, PLAIN, Array, Rate, Space, as_column
 # exp of this is 0 in every dtype, while differences of it stay numbers, which -inf (gamma = 1) would not.
 _LOG_OF_NOTHING = -1e5
 
+ROW_BUFFERS = ("u", "visits", "log_decay_at_write")
+"""The buffers that have a value for each row."""
+
+_NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.bool: np.bool_}
+
 
 class InnerTable(nn.Module):
     """Buffers that hold u_1 ... u_n and which rows have been visited.
 
-    The buffers follow ``.to()``, ``state_dict``, ``deepcopy`` and pickling like any module's. Values are float32 at
+    The buffers follow ``.to()`` (but for a table with ``offload`` set, which stays on its device), ``state_dict``,
+    ``deepcopy`` and pickling like any module's. Values are float32 at
     least: casting a model to half precision leaves the table as it is, since a moving average at rate gamma is lost in
     8 bits of mantissa. A table costs 4 bytes a value and 1 byte a row; ``visits`` (4 bytes instead of 1) and ``decays``
     (8 bytes more) only where a rule asks for them.
@@ -68,18 +75,47 @@ class InnerTable(nn.Module):
         self.decays = decays
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a table holds float32 or float64, got {dtype}")
+        self.offload = False
         shape = (self.n,) if self.dim == 1 else (self.n, self.dim)
-        self.register_buffer("u", torch.zeros(shape, dtype=dtype, device=device))
-        self.register_buffer("visits", torch.zeros(self.n, dtype=torch.int32 if visits else torch.bool, device=device))
+        self.register_buffer("u", _zeros(shape, dtype, device))
+        self.register_buffer("visits", _zeros((self.n,), torch.int32 if visits else torch.bool, device))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=device))
         self.register_buffer("in_log_space", torch.tensor(self.log, device=device))
         if decays:
             # [1], since torch.compile loses changes to 0-d float64 buffers.
             self.register_buffer("log_decay", torch.zeros(1, dtype=torch.float64, device=device))
-            self.register_buffer("log_decay_at_write", torch.zeros(self.n, dtype=torch.float64, device=device))
+            self.register_buffer("log_decay_at_write", _zeros((self.n,), torch.float64, device))
 
     def extra_repr(self) -> str:
         return f"n={self.n}, dim={self.dim}, log={self.log}"
+
+    @property
+    def block(self) -> Self:
+        """The rows that this process has: all of them, in a table that is not sharded."""
+        return self
+
+    def full(self) -> Self:
+        """The whole table, which this is."""
+        return self
+
+    def part(self, first: int, count: int) -> Self:
+        """A table of some of the rows, copied."""
+        if bool(self.step == 0) and self.u.is_cpu:  # as copies, zeros would take up memory
+            rows = {name: _zeros((count, *b.shape[1:]), b.dtype, b.device) for name, b in self._row_buffers().items()}
+        else:
+            rows = {name: buffer[first : first + count].clone() for name, buffer in self._row_buffers().items()}
+        return self.with_rows(count, rows)
+
+    def with_rows(self, n: int, rows: Mapping[str, Tensor]) -> Self:
+        """A table like this one with other rows: as many, and the buffers that have a value for each."""
+        table = copy.copy(self)
+        kept = {name: None if b is None or name in rows else b.clone() for name, b in self._buffers.items()}
+        table._buffers = {**kept, **rows}
+        table.n = n
+        return table
+
+    def _row_buffers(self) -> dict[str, Tensor]:
+        return {name: buffer for name, buffer in self.named_buffers() if name in ROW_BUFFERS}
 
     # Looking up an attribute of a module takes as long as reading a row: what every step does goes by _buffers.
 
@@ -165,6 +201,8 @@ class InnerTable(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> InnerTable:
         def keep_precision(buffer: Tensor) -> Tensor:
             moved = fn(buffer)
+            if self.offload and moved.device != buffer.device:
+                moved = buffer.to(moved.dtype)
             if not buffer.is_floating_point():
                 return moved
             narrow = torch.finfo(moved.dtype).bits < 32 or (buffer is not self.u and moved.dtype != buffer.dtype)
@@ -203,3 +241,11 @@ class InnerTable(nn.Module):
         if in_log_space is not None and bool(in_log_space) != self.log:
             return f"the saved table has log={bool(in_log_space)}, this one has log={self.log}"
         return None
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
+    """Zeros that take up no memory before they are written to, where NumPy can make them: on the CPU."""
+    device = torch.get_default_device() if device is None else torch.device(device)
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(shape, _NUMPY_TYPES[dtype]))

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from torch.func import functional_call, grad
 
 import fcco
 from fcco import functional, losses
@@ -63,6 +64,22 @@ class TestState:
         observed = run(case, shuffled, population, [rows[::-1] for rows in BATCHES])
         torch.testing.assert_close(observed, expected, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(state(plain), state(shuffled), rtol=1e-10, atol=1e-12)
+
+    def test_within_torch_func(self, case):
+        floats, others = population = case.population()
+        plain, stateless = case.make(population), case.make(population)
+        run(case, plain, population, BATCHES[:1])
+        run(case, stateless, population, BATCHES[:1])
+        before, buffers = state(stateless), {name: b.clone() for name, b in stateless.named_buffers()}
+
+        def value(floats, buffers):
+            return case.call(lambda *batch: functional_call(stateless, buffers, batch), (floats, others), BATCHES[1])
+
+        observed = grad(value)(tuple(floats), buffers)
+        expected = torch.autograd.grad(case.call(plain, population, BATCHES[1]), tuple(floats))
+        torch.testing.assert_close(observed, expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(buffers, dict(plain.named_buffers()), rtol=1e-10, atol=1e-12)
+        assert same(before, state(stateless))
 
     def test_has_no_parameters(self, case):
         assert not list(case.make(case.population()).parameters())

@@ -10,7 +10,8 @@ censored, ...) whose sizes N in the population are known. With b rivals of a str
   O(1 / b), and of much less variance.
 
 Where nothing is known of a population, the batch is all there is. An example that stands twice in a batch is no rival
-of itself: ``rows`` tells.
+of itself: ``rows`` tells. Estimates are made of the examples ``outer``, a slice of the batch (None: all of it), and
+their rivals are those of the whole batch.
 """
 
 from __future__ import annotations
@@ -31,34 +32,64 @@ class Estimate(NamedTuple):
     """An inner estimate from a batch, and how much each example's f counts in the objective."""
 
     inner: Tensor
-    """[B] or [B, dim], an estimate of g or log g; a harmless constant where the weight is 0."""
-    weight: Tensor
-    """[B], such that the sum of weight * f estimates F; 0 where i has no term, or none that can be estimated."""
+    """[B] or [B, dim], an estimate of g or log g; a harmless constant where the share is 0."""
+    share: Tensor
+    """[B], proportional to the weight of each f; 0 where i has no term, or none that can be estimated."""
+    total: Tensor
+    """What the shares are of: where the batch is in parts, the sum over its parts."""
+
+    @property
+    def weight(self) -> Tensor:
+        """[B], such that the sum of weight * f estimates F."""
+        return self.share / torch.where(self.total > 0, self.total, 1.0)
 
 
 def check_own_term(own_term: str) -> None:
     check_choice(own_term, "own_term", ("exact", "sampled"))
 
 
-def mean_weight(counts: Tensor, like: Tensor) -> Tensor:
-    """Equal weights for the examples that count, adding up to 1; all 0 where none does."""
-    weight = counts.to(like.dtype)
-    return weight / weight.sum().clamp(min=1)
+def settle(inner: Tensor, share: Tensor, *, log: bool, total: Tensor | None = None) -> Estimate:
+    """An estimate with g = 1 where the share is 0: f and its derivatives are defined there, and nothing reaches it.
+
+    Without a total, f is averaged: examples with a share of True count alike.
+    """
+    share = share.to(inner.dtype)
+    settled = torch.where(as_column(share > 0, inner), inner, 0.0 if log else 1.0)
+    return Estimate(settled, share, share.sum() if total is None else total)
 
 
-def settle(inner: Tensor, weight: Tensor, *, log: bool) -> Estimate:
-    """An estimate with g = 1 where the weight is 0: f and its derivatives are defined there, and nothing reaches it."""
-    return Estimate(torch.where(as_column(weight > 0, inner), inner, 0.0 if log else 1.0), weight)
+def outer_of(values: Tensor, outer: slice | None) -> Tensor:
+    """The part of a batch that estimates are made of."""
+    return values if outer is None else values[outer]
 
 
-def diagonal(like: Tensor) -> Tensor:
+def against(values: Tensor, outer: slice | None) -> tuple[Tensor, Tensor]:
+    """[1, B] and [B, 1]: the rivals, and those that they are compared with."""
+    return values.unsqueeze(0), outer_of(values, outer).unsqueeze(1)
+
+
+def same(values: Tensor, outer: slice | None) -> Tensor:
+    """[B, B] of bool: whether a rival has the same value."""
+    rivals, own = against(values, outer)
+    return rivals == own
+
+
+def above(scores: Tensor, outer: slice | None) -> Tensor:
+    """[B, B]: by how much each rival's score is above the own."""
+    rivals, own = against(scores, outer)
+    return rivals - own
+
+
+def diagonal(like: Tensor, outer: slice | None) -> Tensor:
     """[B, B] of bool, each position against itself."""
-    return torch.eye(len(like), dtype=torch.bool, device=like.device)
+    if outer is None:
+        return torch.eye(len(like), dtype=torch.bool, device=like.device)
+    return same(torch.arange(len(like), device=like.device), outer)
 
 
-def copies_of(rows: Tensor | None, like: Tensor) -> Tensor:
+def copies_of(rows: Tensor | None, like: Tensor, outer: slice | None) -> Tensor:
     """[B, B] of bool: whether two positions hold the same example, each position and itself among them."""
-    return diagonal(like) if rows is None else rows.unsqueeze(0) == rows.unsqueeze(1)
+    return diagonal(like, outer) if rows is None else same(rows, outer)
 
 
 def stratum_weight(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fcco._checks import shape_of
 from fcco.functional._checks import check_floats, check_per_example, check_same
-from fcco.functional._inner import Estimate, OwnTerm, check_own_term, masked_logsumexp, mean_weight, settle
+from fcco.functional._inner import Estimate, OwnTerm, check_own_term, masked_logsumexp, settle
 from fcco.functional._tensors import at_least_float32
 
 
@@ -33,7 +33,7 @@ def latent_variable_inner(log_likelihood: Tensor, log_weight: Tensor) -> Estimat
     explains = joint > -math.inf
     sums = masked_logsumexp(joint, explains), masked_logsumexp(weight, weight > -math.inf)
     inner = torch.stack(sums, 1) - math.log(weight.shape[1])
-    return settle(inner, mean_weight(explains.any(1), inner), log=True)
+    return settle(inner, explains.any(1), log=True)
 
 
 def softmax_inner(

@@ -8,15 +8,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fcco._repeats import number_distinct
 from fcco.functional._checks import check_floats, check_gain, check_integers, check_relevance
 from fcco.functional._inner import (
     Estimate,
     OwnTerm,
+    above,
+    against,
     can_estimate,
     check_own_term,
     copies_of,
     diagonal,
     masked_logsumexp,
+    outer_of,
+    same,
     settle,
     stratum_weight,
 )
@@ -67,6 +72,7 @@ def pair_items(
     lists: Lists | None,
     own_term: OwnTerm,
     rows: Tensor | None,
+    outer: slice | None,
     *,
     below_only: bool = False,
 ) -> Pairs:
@@ -78,28 +84,47 @@ def pair_items(
     """
     scores = at_least_float32(scores)
     is_relevant = relevance > 0
-    same_query = query.unsqueeze(0) == query.unsqueeze(1)
-    alike = same_query & (is_relevant.unsqueeze(0) == is_relevant.unsqueeze(1))
-    unlike = same_query & ~alike
+    same_query = same(query, outer)
+    alike = same_query & same(is_relevant, outer)
     if lists is None:
-        size, relevant, rows = same_query.sum(1), (same_query & is_relevant).sum(1), None
+        size, relevant, rows = _per_query(torch.ones_like(query), query), _per_query(is_relevant, query), None
     else:
         size, relevant = lists.size, lists.relevant
     own_size = torch.where(is_relevant, relevant, size - relevant)
-    each = stratum_weight(alike, own_size, scores)
-    matters = is_relevant if below_only else torch.ones_like(is_relevant)
+    # Where all pairs are there, counting them is cheaper than sorting.
+    if outer is None:
+        in_stratum = alike.sum(1)
+    else:
+        in_stratum = _per_query(torch.ones_like(query), 2 * number_distinct(query) + is_relevant)
+    each = own_size / in_stratum.to(scores.dtype)
+    unlike = same_query & ~alike
+    size, relevant, own_size = (outer_of(values, outer) for values in (size, relevant, own_size))
+    matters = outer_of(is_relevant, outer) if below_only else torch.ones_like(own_size, dtype=torch.bool)
     if own_term == "sampled":
         lacks = matters & ~unlike.any(1)
         stands_for = each * torch.where(lacks, size / own_size.to(scores.dtype), 1.0).unsqueeze(1)
-        known = torch.ones_like(is_relevant)
+        known = torch.ones_like(matters)
     else:
-        copies = copies_of(rows, scores)
+        copies = copies_of(rows, scores, outer)
         of_others = stratum_weight(alike, own_size, scores, copies=copies.sum(1)).unsqueeze(1)
-        stands_for = torch.where(copies, diagonal(scores), torch.where(alike, of_others, each))
+        stands_for = torch.where(copies, diagonal(scores, outer), torch.where(alike, of_others, each))
         known = can_estimate(alike, own_size, copies=copies.sum(1))
         known = known & (can_estimate(unlike, size - own_size) | ~matters)
-    above = scores.unsqueeze(0) - scores.unsqueeze(1)
-    return Pairs(above, same_query, stands_for * same_query, known, each, size, relevant)
+    return Pairs(
+        above(scores, outer),
+        same_query,
+        stands_for * same_query,
+        known,
+        outer_of(each, outer),
+        size,
+        relevant,
+    )
+
+
+def _per_query(values: Tensor, query: Tensor) -> Tensor:
+    """[B]: the sum of whole numbers over the batch's items of the same query."""
+    slot = number_distinct(query)
+    return torch.zeros_like(slot).index_add(0, slot, values.to(slot.dtype))[slot]
 
 
 def _check(scores: Tensor, relevance: Tensor, query: Tensor, own_term: str, *, signed: bool) -> None:
@@ -114,18 +139,17 @@ def _all_items(pairs: Pairs) -> Tensor:
     return pairs.each * pairs.same_query.sum(1) / pairs.size * pairs.known
 
 
-def _mean_over_queries(share: Tensor, item: Tensor, size: Tensor) -> Tensor:
-    """[B]: weights whose sum of weight * f estimates the mean over queries of the sum of share * f.
+def _queries(item: Tensor, size: Tensor) -> Tensor:
+    """How many queries the batch stands for: it has the fraction Σ item / size of each.
 
-    A ratio of two unbiased estimates, the sum over queries and their number, so biased by what the number varies.
+    The mean over queries of the sum of share * f is then estimated by a ratio of two unbiased estimates, the sum over
+    queries and their number, so biased by what the number varies.
 
     Args:
-        share: [B], weights of the items within their queries.
         item: [B], how much an item counts, 0 if it has no term.
-        size: [B], items with a term that the query has: the batch has the fraction Σ item / size of a query.
+        size: [B], items with a term that the query has.
     """
-    queries = torch.where(item > 0, item / size, 0.0).sum()
-    return share * item / torch.where(queries > 0, queries, 1.0)
+    return torch.where(item > 0, item / size, 0.0).sum()
 
 
 def list_net_inner(
@@ -137,6 +161,7 @@ def list_net_inner(
     target: str = "proportional",
     own_term: OwnTerm = "exact",
     rows: Tensor | None = None,
+    outer: slice | None = None,
 ) -> Estimate:
     r"""log g of ListNet for the items with P(y) > 0.
 
@@ -150,24 +175,25 @@ def list_net_inner(
         target: "proportional" or "softmax", what P(y) is.
         own_term: "exact" or "sampled".
         rows: [B], which item each is, if one may stand twice.
+        outer: the part of the batch to estimate; None: all of it.
 
     Returns:
         inner [B], weight [B].
     """
     softmax = target == "softmax"
     _check(scores, relevance, query, own_term, signed=softmax)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, outer)
     y = relevance.to(pairs.above.dtype)
     log_share = y if softmax else y.log()
     possible = log_share > -math.inf
     if lists is None:
         log_total = masked_logsumexp(log_share.expand_as(pairs.above), pairs.same_query & possible)
     else:
-        log_total = lists.log_total.to(y.dtype)
+        log_total = outer_of(lists.log_total.to(y.dtype), outer)
+    possible, log_share = outer_of(possible, outer), outer_of(log_share, outer)
     share = torch.where(possible, log_share - log_total, -math.inf).exp()
     item, size = (_all_items(pairs), pairs.size) if softmax else ((possible & pairs.known).to(y.dtype), pairs.relevant)
-    weight = _mean_over_queries(share, item, size)
-    return settle(_log_sum(pairs, pairs.stands_for > 0), weight, log=True)
+    return settle(_log_sum(pairs, pairs.stands_for > 0), share * item, log=True, total=_queries(item, size))
 
 
 def _log_sum(pairs: Pairs, where: Tensor) -> Tensor:
@@ -182,6 +208,7 @@ def list_mle_inner(
     lists: Lists | None = None,
     own_term: OwnTerm = "exact",
     rows: Tensor | None = None,
+    outer: slice | None = None,
 ) -> Estimate:
     r"""log g of ListMLE.
 
@@ -194,16 +221,15 @@ def list_mle_inner(
         lists: what is known of the items' queries, [B] each; None: the batch has them whole.
         own_term: "exact" or "sampled".
         rows: [B], which item each is, if one may stand twice.
+        outer: the part of the batch to estimate; None: all of it.
 
     Returns:
         inner [B], weight [B].
     """
     _check(scores, relevance, query, own_term, signed=True)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows, below_only=True)
-    at_or_below = (relevance.unsqueeze(0) <= relevance.unsqueeze(1)) & (pairs.stands_for > 0)
-    item = _all_items(pairs)
-    total = item.sum()
-    return settle(_log_sum(pairs, at_or_below), item / torch.where(total > 0, total, 1.0), log=True)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, outer, below_only=True)
+    theirs, own = against(relevance, outer)
+    return settle(_log_sum(pairs, (theirs <= own) & (pairs.stands_for > 0)), _all_items(pairs), log=True)
 
 
 def ndcg_inner(
@@ -216,6 +242,7 @@ def ndcg_inner(
     k: int | None = None,
     own_term: OwnTerm = "exact",
     rows: Tensor | None = None,
+    outer: slice | None = None,
 ) -> Estimate:
     r"""A smooth rank of the relevant items (its log where ℓ is exp), and their gains as weights.
 
@@ -230,31 +257,35 @@ def ndcg_inner(
         k: length of the top that counts.
         own_term: "exact" or "sampled"; the own term is 1 in either case, and shared out with the others' in the second.
         rows: [B], which item each is, if one may stand twice.
+        outer: the part of the batch to estimate; None: all of it.
 
     Returns:
         inner [B], weight [B].
     """
     _check(scores, relevance, query, own_term, signed=False)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, outer)
     y = relevance.to(pairs.above.dtype)
     gain = torch.expm1(y * math.log(2))
     check_gain(gain, relevance)
     if surrogate.is_exp:
         inner = _log_sum(pairs, pairs.stands_for > 0)
     else:
-        inner = (surrogate(pairs.above).masked_fill(diagonal(y), 1.0) * pairs.stands_for).sum(1)
-    ideal = _batch_ideal(gain, pairs.same_query, k) if lists is None else lists.ideal.to(y.dtype)
-    item = ((relevance > 0) & pairs.known).to(y.dtype)
-    weight = _mean_over_queries(torch.where(item > 0, gain / ideal, 0.0), item, pairs.relevant)
-    return settle(inner, weight, log=surrogate.is_exp)
+        inner = (surrogate(pairs.above).masked_fill(diagonal(y, outer), 1.0) * pairs.stands_for).sum(1)
+    ideal = _batch_ideal(gain, query, k) if lists is None else lists.ideal.to(y.dtype)
+    item = (outer_of(relevance > 0, outer) & pairs.known).to(y.dtype)
+    share = torch.where(item > 0, outer_of(gain / ideal, outer), 0.0)
+    return settle(inner, share * item, log=surrogate.is_exp, total=_queries(item, pairs.relevant))
 
 
-def _batch_ideal(gain: Tensor, same_query: Tensor, k: int | None) -> Tensor:
+def _batch_ideal(gain: Tensor, query: Tensor, k: int | None) -> Tensor:
     """[B]: the ideal DCG of each item's query, as far as the batch has it."""
-    order = gain.argsort(descending=True, stable=True)
+    list_of = number_distinct(query)
+    by_gain = gain.argsort(descending=True, stable=True)
+    order = by_gain[list_of[by_gain].argsort(stable=True)]
+    size = torch.zeros_like(list_of).index_add(0, list_of, torch.ones_like(list_of))
     place = torch.empty_like(order).scatter(0, order, torch.arange(len(gain), device=gain.device))
-    rank = (same_query & (place.unsqueeze(0) <= place.unsqueeze(1))).sum(1)
+    rank = place - (size.cumsum(0) - size)[list_of] + 1
     terms = gain / (rank + 1).to(gain.dtype).log2()
     if k is not None:
         terms = terms * (rank <= k)
-    return (terms.unsqueeze(0) * same_query).sum(1)
+    return torch.zeros_like(terms).index_add(0, list_of, terms)[list_of]

@@ -15,8 +15,9 @@ from fcco.functional._inner import (
     check_own_term,
     copies_of,
     masked_logsumexp,
-    mean_weight,
+    outer_of,
     product,
+    same,
     settle,
     stratum_weight,
 )
@@ -31,6 +32,7 @@ def nca_inner(
     n: int | None = None,
     class_sizes: Tensor | None = None,
     rows: Tensor | None = None,
+    outer: slice | None = None,
 ) -> Estimate:
     r"""log g of neighbourhood components analysis.
 
@@ -45,6 +47,7 @@ def nca_inner(
             hold any share of each; else its strangers stand alike for those of the population. If None the batch is
             taken as drawn at random from all.
         rows: [B], which example each is, if one may stand twice.
+        outer: the part of the batch to estimate; None: all of it.
 
     Returns:
         inner [B, 2], weight [B]. g_1 = 0 (-inf) where no other member of the class is in the batch and the class sizes
@@ -52,51 +55,55 @@ def nca_inner(
     """
     check_floats(embeddings, "embeddings", "[B, d]")
     check_integers(labels, "labels", embeddings, "embeddings")
-    logits = -squared_distances(at_least_float32(embeddings))
-    copies = copies_of(rows, labels)
+    logits = -squared_distances(at_least_float32(embeddings), outer)
+    copies = copies_of(rows, labels, outer)
     if class_sizes is None:
-        inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n)
+        inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n, outer)
     else:
-        inner, known = _by_class(logits, labels, copies, class_sizes)
-    return settle(inner, mean_weight(known, logits), log=True)
+        inner, known = _by_class(logits, labels, copies, class_sizes, outer)
+    return settle(inner, known, log=True)
 
 
-def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, outer: slice | None) -> tuple[Tensor, Tensor]:
     others = ~copies
-    mates = (labels.unsqueeze(0) == labels.unsqueeze(1)) & others
+    mates = same(labels, outer) & others
     everyone, counts = torch.ones_like(labels, dtype=torch.bool), copies.sum(1)
     scale = stratum_weight(everyone, n, logits, copies=counts).log()
     inner = torch.stack([masked_logsumexp(logits, mates) + scale, masked_logsumexp(logits, others) + scale], 1)
     return inner, others.any(1)
 
 
-def _by_class(logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor) -> tuple[Tensor, Tensor]:
+def _by_class(
+    logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor, outer: slice | None
+) -> tuple[Tensor, Tensor]:
     outside = (labels < 0) | (labels >= len(class_sizes))
     refuse_where("labels", labels, outside, f"outside the classes 0 to {len(class_sizes) - 1}")
     # What does not raise at once must not be looked up either.
     labels = labels.long().clamp(0, len(class_sizes) - 1)
     sizes = class_sizes.to(logits.dtype)
-    alike = labels.unsqueeze(0) == labels.unsqueeze(1)
-    in_batch, own_size, counts = alike.sum(1), sizes[labels], copies.sum(1)
+    alike, counts = same(labels, outer), copies.sum(1)
+    in_batch = torch.zeros_like(sizes).index_add(0, labels, torch.ones_like(labels, dtype=sizes.dtype))
+    own_size = outer_of(sizes[labels], outer)
     of_mates = stratum_weight(alike, own_size, logits, copies=counts)
     among_mates = masked_logsumexp(logits, alike & ~copies) + of_mates.log()
     of_strangers = stratum_weight(~alike, sizes.sum() - own_size, logits).unsqueeze(1)
-    by_size = (own_size / in_batch).unsqueeze(0)
-    present = torch.zeros_like(sizes, dtype=torch.bool).index_fill(0, labels, True)
-    stands_for = torch.where((present | (sizes == 0)).all(), by_size, of_strangers)
+    by_size = (sizes / in_batch)[labels].unsqueeze(0)
+    has_all = ((in_batch > 0) | (sizes == 0)).all()
+    stands_for = torch.where(has_all, by_size, of_strangers)
     among_strangers = masked_logsumexp(logits + stands_for.log(), ~alike & (stands_for > 0))
     inner = torch.stack([among_mates, torch.logaddexp(among_mates, among_strangers)], 1)
     enough = can_estimate(alike, own_size, copies=counts) & can_estimate(~alike, sizes.sum() - own_size)
     return inner, enough & (inner[:, 1] > -math.inf)
 
 
-def squared_distances(embeddings: Tensor) -> Tensor:
+def squared_distances(embeddings: Tensor, outer: slice | None = None) -> Tensor:
     """[B, B] of |z_i - z_j|². Centred first, so that the product loses no digits to a common offset."""
     z = embeddings - embeddings.detach().mean(0)
     norm = z.square().sum(1)
     too_large = ~(norm.detach() < torch.finfo(norm.dtype).max / 4)
     refuse_where("the squared length of embeddings", norm.detach(), too_large, "too large for squared distances")
-    return (norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * product(z, z.T)).clamp(min=0.0)
+    own, own_norm = outer_of(z, outer), outer_of(norm, outer)
+    return (own_norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * product(own, z.T)).clamp(min=0.0)
 
 
 def contrastive_inner(
@@ -109,6 +116,7 @@ def contrastive_inner(
     n: int | None = None,
     own_term: OwnTerm = "exact",
     rows: Tensor | None = None,
+    outer: slice | None = None,
 ) -> Estimate:
     r"""log g of the global contrastive loss, with ``first`` and with ``second`` as anchors.
 
@@ -124,21 +132,23 @@ def contrastive_inner(
         own_term: of the positive pair, if it is included: "exact", one candidate beside all others of the population,
             or "sampled", one beside those of the batch.
         rows: [B], which example each is, if one may stand twice.
+        outer: the part of the batch to estimate; None: all of it.
 
     Returns:
         inner [B, 2], weight [B]. Without any other example in the batch there is no term.
     """
     check_own_term(own_term)
     a, b = _directions(first, second)
-    across = product(a, b.T) / temperature
-    sides = [[across], [across.T]]
+    own_a, own_b = outer_of(a, outer), outer_of(b, outer)
+    across = product(own_a, b.T) / temperature
+    sides = [[across], [across.T if outer is None else product(own_b, a.T) / temperature]]
     if mode == "two_views":
-        sides[0].append(product(a, a.T) / temperature)
-        sides[1].append(product(b, b.T) / temperature)
-    other = ~copies_of(rows, a)
+        sides[0].append(product(own_a, a.T) / temperature)
+        sides[1].append(product(own_b, b.T) / temperature)
+    other = ~copies_of(rows, a, outer)
     rivals = other.sum(1).to(a.dtype) * len(sides[0])
     candidates = rivals if own_term == "sampled" or n is None else torch.full_like(rivals, (n - 1) * len(sides[0]))
-    positive = across.diagonal().unsqueeze(1)
+    positive = across.diagonal(0 if outer is None else outer.start).unsqueeze(1)
     columns = []
     for blocks in sides:
         logits = torch.cat([block - positive for block in blocks], 1)
@@ -147,7 +157,7 @@ def contrastive_inner(
             log_sum = torch.logaddexp(log_mean + candidates.log(), torch.zeros_like(log_mean))
             log_mean = log_sum - candidates.log1p()
         columns.append(log_mean)
-    return settle(torch.stack(columns, 1), mean_weight(other.any(1), a), log=True)
+    return settle(torch.stack(columns, 1), other.any(1), log=True)
 
 
 def _directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,12 +9,14 @@ from fcco.functional._checks import as_mask, check_floats, check_time
 from fcco.functional._inner import (
     Estimate,
     OwnTerm,
+    above,
+    against,
     can_estimate,
     check_own_term,
     copies_of,
     diagonal,
     masked_logsumexp,
-    mean_weight,
+    outer_of,
     settle,
     stratum_weight,
 )
@@ -30,6 +32,7 @@ def cox_inner(
     n_events: int | None = None,
     own_term: OwnTerm = "sampled",
     rows: Tensor | None = None,
+    outer: slice | None = None,
 ) -> Estimate:
     r"""log g of the partial likelihood for the events of a batch.
 
@@ -48,6 +51,7 @@ def cox_inner(
             share of each; if None the batch is taken as drawn at random from all.
         own_term: "exact" or "sampled".
         rows: [B], which example each is, if one may stand twice.
+        outer: the part of the batch to estimate; None: all of it.
 
     Returns:
         inner [B], weight [B].
@@ -58,16 +62,17 @@ def cox_inner(
     seen = as_mask(event, "event", risk, "risk", signs=False)
     risk = at_least_float32(risk)
     strata = _strata(seen, len(risk) if n is None else n, n_events)
-    at_risk = time.unsqueeze(0) >= time.unsqueeze(1)
+    theirs, own = against(time, outer)
+    at_risk = theirs >= own
     if own_term == "sampled":
-        stands_for, known = _all_alike(strata, risk), seen
+        stands_for, known = _all_alike(strata, risk), outer_of(seen, outer)
     else:
-        copies = copies_of(rows, risk)
+        copies = copies_of(rows, risk, outer)
         stands_for, known = _apart(strata, copies.sum(1), risk)
-        stands_for = torch.where(copies, diagonal(risk), stands_for)
-        known = known & seen
-    logits = risk.unsqueeze(0) - risk.unsqueeze(1) + stands_for.log()
-    return settle(masked_logsumexp(logits, at_risk & (stands_for > 0)), mean_weight(known, risk), log=True)
+        stands_for = torch.where(copies, diagonal(risk, outer), stands_for)
+        known = known & outer_of(seen, outer)
+    logits = above(risk, outer) + stands_for.log()
+    return settle(masked_logsumexp(logits, at_risk & (stands_for > 0)), known, log=True)
 
 
 def _strata(seen: Tensor, n: int, n_events: int | None) -> list[tuple[Tensor, int]]:

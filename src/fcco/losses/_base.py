@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -14,8 +14,11 @@ from fcco._checks import NotFiniteError, as_index, has_repeats, reads_are_free, 
 from fcco._coupled import CoupledLoss, Outer
 from fcco._rules import Rule
 from fcco._table import InnerTable
+from fcco.distributed._comm import gather_batch
+from fcco.distributed._meet import Shares
 from fcco.functional._checks import as_mask
 from fcco.functional._inner import Estimate
+from fcco.functional._tensors import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -106,13 +109,44 @@ class Loss(nn.Module):
 
     def _rows(self, index: Any, like: Any, name: str) -> Tensor | None:
         """The rows of a batch, checked to be one a row of ``like``; None in ``eval()``, where they mean nothing."""
-        if not self.training or not isinstance(like, Tensor) or like.dim() == 0:
+        if not self.training or not isinstance(like, Tensor) or like.dim() == 0 or self._is_empty(like):
             return None
-        return _rows_for(index, like, name)
+        return self._checked(_rows_for, index, like, name)
 
-    def _finish(self, estimate: Estimate, index: Any) -> Tensor:
-        rows = _rows_for(index, estimate.inner, "the batch")
-        return self._couple(estimate.inner, rows, weight=estimate.weight)
+    def _pool(self, *batch: Any, gather: bool | None = None) -> tuple[Sequence[Any], slice | None]:
+        """The batch that inner sets are made of, which other ranks may have parts of, and which part is this rank's."""
+        layout = self.coupled.layout
+        group = self.coupled.group() if (layout.gather if gather is None else gather) else None
+        return (batch, None) if group is None else gather_batch(group, batch)
+
+    def _is_empty(self, values: Any) -> bool:
+        """Whether this rank has no part in a batch that other ranks may have."""
+        return isinstance(values, Tensor) and values.shape[:1] == (0,) and self.coupled.group() is not None
+
+    def _checked(self, function: Callable[..., Any], *batch: Any, **options: Any) -> Any:
+        """Call a function; what is wrong with this rank's batch concerns the ranks that wait for it too."""
+        try:
+            return function(*batch, **options)
+        except (ValueError, TypeError, IndexError) as error:
+            self.coupled.refuse(error)
+
+    def _make(self, inner: Callable[..., Any], *batch: Any, **options: Any) -> Any:
+        """An inner estimate; of a rank without a batch, one of nothing that can be differentiated."""
+        if not self._is_empty(batch[0]):
+            return self._checked(inner, *batch, **options)
+        floats = [part for part in batch if isinstance(part, Tensor) and part.is_floating_point()]
+        nothing = torch.cat([at_least_float32(part).reshape(0, part.shape[1:].numel()) for part in floats], 1).sum(1)
+        return nothing if self.coupled.dim == 1 else nothing.unsqueeze(1).repeat(1, self.coupled.dim)
+
+    def _finish(self, estimate: Estimate | Tensor, index: Any, outer: slice | None = None) -> Tensor:
+        """The loss of an estimate, or of inner values whose f is averaged."""
+        inner = estimate if isinstance(estimate, Tensor) else estimate.inner
+        if outer is not None:
+            index = as_index(index, inner.device)[outer]
+        elif not self._is_empty(inner):
+            index = self._checked(_rows_for, index, inner, "the batch")
+        weight = None if isinstance(estimate, Tensor) else Shares(estimate.share, estimate.total)
+        return self._couple(inner, index, weight=weight)
 
     def _couple(self, inner: Tensor, index: Any, **options: Any) -> Tensor:
         try:

@@ -108,8 +108,10 @@ class AveragePrecisionLoss(Loss):
             )
             if fused is not None:
                 return fused
+        (scores, target, index), outer = self._pool(scores, target, index)
         rows = self._rows(index, scores, "scores")
-        estimate = average_precision_inner(
+        estimate = self._make(
+            average_precision_inner,
             scores,
             target,
             surrogate=self.surrogate,
@@ -117,10 +119,11 @@ class AveragePrecisionLoss(Loss):
             n_pos=self.n_pos,
             own_term=self.own_term,
             rows=if_repeated(rows),
+            outer=outer,
         )
         if rows is not None and reads_are_free(target):
-            self._check_population(rows[target == 1].unique(), rows[target == 0].unique())
-        return self._finish(estimate, index)
+            self._checked(self._check_population, rows[target == 1].unique(), rows[target == 0].unique())
+        return self._finish(estimate, index, outer)
 
     def _check_population(self, positives: Tensor, negatives: Tensor) -> None:
         """Refuse a batch that has more of a class than the population."""
@@ -183,7 +186,10 @@ class PNormPushLoss(Loss):
             fused = fused_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
             if fused is not None:
                 return fused
-        return self._finish(p_norm_push_inner(scores, target, surrogate=self.surrogate), index)
+        (scores, target, index), outer = self._pool(scores, target, index)
+        return self._finish(
+            self._make(p_norm_push_inner, scores, target, surrogate=self.surrogate, outer=outer), index, outer
+        )
 
 
 class PartialAUCLoss(Loss):
@@ -231,5 +237,8 @@ class PartialAUCLoss(Loss):
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""
-        estimate = partial_auc_inner(scores, target, surrogate=self.surrogate, temperature=self.temperature)
-        return self._finish(estimate, index)
+        (scores, target, index), outer = self._pool(scores, target, index)
+        estimate = self._make(
+            partial_auc_inner, scores, target, surrogate=self.surrogate, temperature=self.temperature, outer=outer
+        )
+        return self._finish(estimate, index, outer)

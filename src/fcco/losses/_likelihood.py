@@ -46,7 +46,7 @@ class LatentVariableLoss(Loss):
 
     def forward(self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: log p(y|z, x) and E(x)·E(z), [B1, B2] each, and rows [B1]."""
-        return self._finish(latent_variable_inner(log_likelihood, log_weight), index)
+        return self._finish(self._make(latent_variable_inner, log_likelihood, log_weight), index)
 
 
 class SoftmaxLoss(Loss):
@@ -93,8 +93,7 @@ class SoftmaxLoss(Loss):
         self, target_logit: Tensor, sampled_logits: Tensor, index: Tensor, log_q: Tensor | None = None
     ) -> Tensor:
         """The loss of a batch: logits of the targets [B1] and of sampled classes [B1, B2], and rows [B1]."""
-        inner = softmax_inner(
-            target_logit, sampled_logits, n_classes=self.n_classes, log_q=log_q, own_term=self.own_term
-        )
+        options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": self.own_term}
+        inner = self._make(softmax_inner, target_logit, sampled_logits, **options)
         self._rows(index, target_logit, "target_logit")
-        return self._couple(inner, index)
+        return self._finish(inner, index)

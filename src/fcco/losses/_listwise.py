@@ -63,15 +63,15 @@ class _ListwiseLoss(Loss):
                 raise ValueError(f"lists.{name} must have the shape [{self.n}], got {list(values.shape)}")
             self.register_buffer(f"list_{name}", values, persistent=False)
 
-    def _known(self, index: Any, scores: Any) -> dict[str, Any]:
-        """What is known of the batch's items beside what they are: their queries' lists, and their rows."""
+    def _known(self, index: Any, scores: Any, outer: slice | None) -> dict[str, Any]:
+        """What is known of the batch's items beside what they are: their queries' lists, rows, and which are outer."""
         rows = self._rows(index, scores, "scores")
         lists = [getattr(self, f"list_{name}") for name in Lists._fields]
         if rows is None or lists[0] is None:
-            return {"rows": rows, "lists": None}
-        check_rows(rows, self.n)
+            return {"rows": rows, "lists": None, "outer": outer}
+        self._checked(check_rows, rows, self.n)
         # What does not raise at once must not be looked up either.
-        return {"rows": rows, "lists": Lists(*lists).at(rows.clamp(0, self.n - 1))}
+        return {"rows": rows, "lists": Lists(*lists).at(rows.clamp(0, self.n - 1)), "outer": outer}
 
 
 class ListNetLoss(_ListwiseLoss):
@@ -128,9 +128,12 @@ class ListNetLoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        known = self._known(index, scores)
-        estimate = list_net_inner(scores, relevance, query, target=self.target, own_term=self.own_term, **known)
-        return self._finish(estimate, index)
+        (scores, relevance, query, index), outer = self._pool(scores, relevance, query, index)
+        known = self._known(index, scores, outer)
+        estimate = self._make(
+            list_net_inner, scores, relevance, query, target=self.target, own_term=self.own_term, **known
+        )
+        return self._finish(estimate, index, outer)
 
 
 class ListMLELoss(_ListwiseLoss):
@@ -180,8 +183,11 @@ class ListMLELoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        known = self._known(index, scores)
-        return self._finish(list_mle_inner(scores, relevance, query, own_term=self.own_term, **known), index)
+        (scores, relevance, query, index), outer = self._pool(scores, relevance, query, index)
+        known = self._known(index, scores, outer)
+        return self._finish(
+            self._make(list_mle_inner, scores, relevance, query, own_term=self.own_term, **known), index, outer
+        )
 
 
 @dataclass(frozen=True)
@@ -262,13 +268,15 @@ class NDCGLoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        estimate = ndcg_inner(
+        (scores, relevance, query, index), outer = self._pool(scores, relevance, query, index)
+        estimate = self._make(
+            ndcg_inner,
             scores,
             relevance,
             query,
             surrogate=self.surrogate,
             k=self.k,
             own_term=self.own_term,
-            **self._known(index, scores),
+            **self._known(index, scores, outer),
         )
-        return self._finish(estimate, index)
+        return self._finish(estimate, index, outer)

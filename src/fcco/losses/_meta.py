@@ -74,6 +74,6 @@ class MAMLLoss(Loss):
         """The loss of a batch of tasks, differentiable in the model's parameters."""
         if parameter_count(model) != self.table.dim:
             raise ValueError(f"the model has {parameter_count(model)} parameters, the table's rows {self.table.dim}")
-        inner = adapt(model, support, lr=self.lr, loss=self.loss)
-        check_tasks(query, "query", len(inner))
+        inner = self._checked(adapt, model, support, lr=self.lr, loss=self.loss)
+        self._checked(check_tasks, query, "query", len(inner))
         return self._couple(inner, index, sample=(model, query))

@@ -20,6 +20,14 @@ def _softplus_of_minus(u: Tensor) -> Tensor:
     return F.softplus(-u)
 
 
+def _signed_mean(scores: Tensor, target: Tensor) -> Tensor:
+    """[B1]: the mean score of a positive, and minus that of a negative."""
+    check_floats(scores, "scores", "[B1, B2]")
+    positive = as_mask(target, "target", scores, "scores", signs=False)
+    mean = at_least_float32(scores).mean(1)
+    return torch.where(positive, mean, -mean)
+
+
 class InvariantLogisticLoss(Loss):
     r"""Logistic loss of the mean score over perturbed observations, of which a few are drawn at a time.
 
@@ -45,11 +53,9 @@ class InvariantLogisticLoss(Loss):
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores of observations [B1, B2], targets 0 and 1 (or bool) and rows [B1]."""
-        check_floats(scores, "scores", "[B1, B2]")
-        positive = as_mask(target, "target", scores, "scores", signs=False)
-        mean = at_least_float32(scores).mean(1)
+        inner = self._make(_signed_mean, scores, target)
         self._rows(index, scores, "scores")
-        return self._couple(torch.where(positive, mean, -mean), index)
+        return self._finish(inner, index)
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,7 @@ class GroupDROLoss(Loss):
 
     def forward(self, losses: Tensor, group: Tensor) -> Tensor:
         """The loss of a batch: losses of examples and their groups, [B] each."""
+        (losses, group), _ = self._pool(losses, group, gather=True)
         check_floats(losses, "losses", "[B]")
         check_integers(group, "group", losses, "losses")
         refuse_where("group", group, (group < 0) | (group >= self.n), f"outside the groups 0 to {self.n - 1}")
@@ -130,9 +137,14 @@ class GroupDROLoss(Loss):
         if self._remembers():
             # The gradient of the groups at hand is scaled up to that of all groups; the value is not.
             inner = inner + (inner - inner.detach()) * (1 / self._presence(present, losses) - 1)
-            known = present | self.table.visited(None).bool()
-            inner = torch.where(present, inner, self.table.read(None, cold=0.0).to(losses.dtype))
+            table = self.table.full()
+            known = present | table.visited(None).bool()
+            inner = torch.where(present, inner, table.read(None, cold=0.0).to(losses.dtype))
         everyone = torch.arange(self.n, device=losses.device)
+        ranks = self.coupled.group()
+        if ranks is not None and ranks.rank > 0:
+            # All groups are in one f, which one rank is enough for.
+            inner, everyone, present, known = inner[:0], everyone[:0], present[:0], known[:0]
         return self._couple(inner, everyone, weight=present, sample=known)
 
     def _presence(self, present: Tensor, losses: Tensor) -> Tensor:

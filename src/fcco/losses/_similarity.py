@@ -70,14 +70,17 @@ class NCALoss(Loss):
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: embeddings [B, d], labels and rows [B]."""
-        estimate = nca_inner(
+        (embeddings, labels, index), outer = self._pool(embeddings, labels, index)
+        estimate = self._make(
+            nca_inner,
             embeddings,
             labels,
             n=self._of_population(self.n),
             class_sizes=self._of_population(self.class_sizes),
             rows=self._rows(index, embeddings, "embeddings"),
+            outer=outer,
         )
-        return self._finish(estimate, index)
+        return self._finish(estimate, index, outer)
 
 
 class ContrastiveLoss(Loss):
@@ -130,7 +133,9 @@ class ContrastiveLoss(Loss):
 
     def forward(self, first: Tensor, second: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: two views or kinds of each example [B, d], and rows [B]."""
-        estimate = contrastive_inner(
+        (first, second, index), outer = self._pool(first, second, index)
+        estimate = self._make(
+            contrastive_inner,
             first,
             second,
             temperature=self.temperature,
@@ -139,5 +144,6 @@ class ContrastiveLoss(Loss):
             n=self._of_population(self.n),
             own_term=self.own_term,
             rows=self._rows(index, first, "first"),
+            outer=outer,
         )
-        return self._finish(estimate, index)
+        return self._finish(estimate, index, outer)

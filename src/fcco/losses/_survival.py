@@ -66,7 +66,9 @@ class CoxLoss(Loss):
 
     def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: log-hazards, times, events and rows, [B] each."""
-        estimate = cox_inner(
+        (risk, time, event, index), outer = self._pool(risk, time, event, index)
+        estimate = self._make(
+            cox_inner,
             risk,
             time,
             event,
@@ -74,5 +76,6 @@ class CoxLoss(Loss):
             n_events=self._of_population(self.n_events),
             own_term=self.own_term,
             rows=self._rows(index, risk, "risk"),
+            outer=outer,
         )
-        return self._finish(estimate, index)
+        return self._finish(estimate, index, outer)

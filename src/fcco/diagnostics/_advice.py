@@ -1,0 +1,250 @@
+"""advise: in words, whether a table helps at this batch size, and which gamma suits."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fcco._rules import BSGD, SOAP
+from fcco._space import as_column
+from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target
+from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights
+from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error, twin
+from fcco.diagnostics._watch import Visit, engine_of
+
+# Gains below this are within what seeds differ by: docs/defaults.md.
+_WORTH_IT = 0.9
+# The part of a run over which a falling step size averages.
+_TAIL = 0.5
+_RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+# A row is not taken below this share of g, where it is to stay positive.
+_LOWEST = 0.05
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What :func:`advise` found; ``str`` of it says so in words.
+
+    Attributes:
+        use_table: whether a table is expected to help.
+        gamma: the best rate of a table, whether or not it helps.
+        gain: expected square error of the averaged gradient with it, as a share of the in-batch loss's.
+        gain_error: standard error of that, from the batches looked at.
+        noise: relative error of the inner estimates of a batch.
+        drift: relative change of g from one visit of a row to the next.
+        drift_measured: False where it had to be assumed to equal the noise.
+        visits: of a row in the planned run.
+        in_batch: error of the in-batch gradient.
+        table: error of the gradient with a table of that rate.
+        by_gamma: square error of the averaged gradient at every rate looked at, as shares of the in-batch loss's.
+    """
+
+    use_table: bool
+    gamma: float
+    gain: float
+    gain_error: float
+    noise: float
+    drift: float
+    drift_measured: bool
+    visits: float
+    in_batch: GradientError
+    table: GradientError
+    by_gamma: dict[float, float]
+
+    def __str__(self) -> str:
+        return "\n".join(textwrap.fill(sentence, 100) for sentence in self._sentences())
+
+    def _sentences(self) -> list[str]:
+        how = "measured" if self.drift_measured else "assumed: no monitor saw a row twice"
+        return [
+            f"A batch knows g to {self.noise:.0%}. Visits of a row in the run: {self.visits:g}. From one to the next g "
+            f"moves by {self.drift:.0%} ({how}).",
+            f"The in-batch gradient is off by {self.in_batch.bias:.0%} in the mean and by {self.in_batch.noise:.0%} at "
+            f"random; with a table at gamma = {self.gamma:g} by {self.table.bias:.0%} and {self.table.noise:.0%}.",
+            self._verdict(),
+        ]
+
+    def _verdict(self) -> str:
+        if self.use_table:
+            return (
+                f"The table helps: with gamma = {self.gamma:g}, {self.gain:.0%} (± {self.gain_error:.0%}) of the "
+                f"in-batch loss's square error should remain. fcco.schedules.Cosine(final={self.gamma:g}, steps=half "
+                "of the run) is worth a try." + self._doubt()
+            )
+        if self.noise == 0:
+            reason = "The batch knows g exactly, and a table can only fall behind it."
+        elif self.visits < 2:
+            reason = "Rows come once, and a first visit has nothing to average with."
+        elif self.drift > self.noise:
+            reason = "g moves more between visits than a batch errs: rows are out of date when they are needed."
+        else:
+            reason = f"{self.gain:.0%} (± {self.gain_error:.0%}) of the in-batch loss's square error would remain."
+        return f"The table does not help here: use rule=fcco.BSGD(). {reason}{self._doubt()}"
+
+    def _doubt(self) -> str:
+        sure = abs(self.gain - _WORTH_IT) >= self.gain_error
+        return "" if sure else " (That is within the error of the measurement: look at more batches, by draws=.)"
+
+
+def row_error(gamma: float, noise: float, drift: float, visits: Tensor) -> Tensor:
+    r"""Square error of a row of the table when it is read, after so many visits: averaged noise, and lag.
+
+    .. math:: \sigma^2 \Bigl(a^2 + (1 - a^2) \frac{\gamma}{2 - \gamma}\Bigr)
+        + \delta^2 \Bigl(\frac{1 - (1 - \gamma) a}{\gamma}\Bigr)^2, \qquad a = (1 - \gamma)^{m - 1}
+
+    for a row that begins with its first estimate, of an inner value that moves by δ from each visit to the next.
+
+    Args:
+        gamma: γ, the rate.
+        noise: σ, relative error of an estimate.
+        drift: δ, relative change of g between two visits.
+        visits: m, [k], each at least 1.
+
+    >>> row_error(0.5, noise=1.0, drift=0.0, visits=torch.tensor([1.0, 2.0]))  # one estimate, the mean of two
+    tensor([1.0000, 0.5000])
+    >>> row_error(1.0, noise=0.0, drift=0.1, visits=torch.tensor([5.0]))  # as old as the last visit
+    tensor([0.0100])
+    """
+    lag = (1 - (1 - gamma) ** visits) / gamma
+    return noise**2 * sum_of_squared_weights(gamma, visits) + (drift * lag).square()
+
+
+def measured_drift(jump: float, noise: float, gamma: float) -> float:
+    """How far g moves between visits, by how far estimates lie from rows: jump² = noise² + :func:`row_error`."""
+    return gamma * max(0.0, jump**2 - noise**2 * 2 / (2 - gamma)) ** 0.5
+
+
+def advise(
+    loss: nn.Module,
+    evaluate: Evaluate,
+    batches: Iterable[Sequence[int] | Tensor],
+    parameters: Iterable[Tensor],
+    *,
+    visits: float,
+    monitor: Monitor | None = None,
+    population: Sequence[int] | Tensor | None = None,
+    draws: int = 400,
+    seed: int = 0,
+) -> Advice:
+    r"""Say whether a table helps at this batch size, and which gamma suits; ``print`` the result.
+
+    At the present weights it measures the noise of the inner estimates. With the drift of g, which a monitor has seen,
+    that gives the error of a table's rows at every rate (:func:`row_error`), in all ages that occur in a run of so many
+    visits. Rows with such errors are put into a table, and the gradients of batches with it, and without, are compared
+    with the exact gradient. What counts is
+
+    .. math:: bias^2 + noise^2 / N
+
+    with N half of the steps of the run, since a falling step size averages noise away and leaves bias; but at most
+    the number of batches looked at, since a smaller bias could not be told from chance. A table is advised where that
+    is at most 0.9 of the in-batch loss's.
+
+    Nothing is changed, and nothing is trained: it is a look at one moment. Ask when training has settled a little;
+    early on everything moves. The whole training set is evaluated as one batch.
+
+    Args:
+        loss: a loss of fcco.
+        evaluate: the forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows`` and returns
+            the value. Inner samples must come from the rows.
+        batches: batches of rows, of the size in question, such as a sampler of :mod:`fcco.data`.
+        parameters: of the model.
+        visits: how often a row comes in the whole run: its epochs, with a sampler of :mod:`fcco.data`.
+        monitor: watched the loss while it was trained with such batches, until rows came twice. Without one the drift
+            is taken to be as large as the noise.
+        population: the examples of the training set; ``None``: as many as the table has rows.
+        draws: batches to look at, at least 4, half for errors of rows and half for gradients; those of ``batches`` are
+            gone through several times if need be.
+        seed: of the errors put into rows.
+
+    Raises:
+        ValueError: less than one visit, fewer than four batches, or no parameter has a gradient.
+    """
+    if not (math.isfinite(visits) and visits >= 1):
+        raise ValueError(f"visits must be a finite number, at least 1, got {visits!r}")
+    drawn = draw(loss, batches, draws, least=4)
+    target = exact_target(loss, evaluate, list(parameters), population)
+    # Errors of rows come from other batches than those they meet.
+    half = len(drawn) // 2
+    seen, drawn = [estimates(loss, evaluate, rows) for rows in drawn[:half]], drawn[half:]
+    errors = _Errors(exact_rows(loss, evaluate, population), seen, engine_of(loss).log, seed)
+    drift, measured = errors.noise, monitor is not None and monitor.jump is not None
+    if monitor is not None and monitor.jump is not None:
+        drift = measured_drift(monitor.jump, errors.noise, monitor.gamma)
+    run = _TAIL * visits * engine_of(loss).n_outer * len(seen) / sum(len(visit.rows) for visit in seen)
+    steps = min(max(run, 1.0), len(drawn))
+    in_batch = best = target.sample(twin(loss, BSGD()), evaluate, drawn)
+    shares = {1.0: 1.0}
+    for gamma in _RATES if errors.noise > 0 and round(visits) > 1 else ():
+        table = twin(loss, SOAP(gamma), *errors.table(gamma, drift, round(visits)))
+        sample = target.sample(table, evaluate, drawn)
+        share = _share(sample, in_batch, steps)
+        best = sample if share < min(shares.values()) else best
+        shares[gamma] = share
+    gain = min(shares.values())
+    return Advice(
+        use_table=gain <= _WORTH_IT,
+        gamma=min(shares, key=shares.__getitem__),
+        gain=gain,
+        gain_error=_share_error(best, in_batch, steps),
+        noise=errors.noise,
+        drift=drift,
+        drift_measured=measured,
+        visits=visits,
+        in_batch=in_batch.error(),
+        table=best.error(),
+        by_gamma=shares,
+    )
+
+
+def _share(sample: Sample, in_batch: Sample, steps: float, without: int | None = None) -> float:
+    whole = in_batch.error(without).after(steps)
+    return (sample.error(without).after(steps) / whole) ** 2 if whole else 1.0
+
+
+def _share_error(sample: Sample, in_batch: Sample, steps: float) -> float:
+    """Standard error of the share, by leaving out one part of the batches after the other."""
+    parts = len(sample.sums)
+    if len(sample.counts) < 3:
+        return 0.0
+    shares = torch.tensor([_share(sample, in_batch, steps, without) for without in range(parts)])
+    return ((parts - 1) * shares.var(correction=0)).sqrt().item()
+
+
+class _Errors:
+    """Errors of estimates, as they were met, to be put into rows of a table."""
+
+    def __init__(self, g: Tensor, seen: list[Visit], log: bool, seed: int) -> None:
+        rows, values = (torch.cat([visit[part] for visit in seen]) for part in (0, 1))
+        known = g[rows]
+        self.g, self.log, self._seed = g, log, seed
+        self.noise = relative_error(values, known, log)
+        # Where g is positive a row is to stay so: errors are factors then.
+        self._by_factor = log or bool((known > 0).all())
+        if self._by_factor:
+            deviation = (values - known).nan_to_num(nan=0.0).exp() - 1 if log else values / known - 1
+        else:
+            deviation = values - known
+        # A row has an error of its own; where none was met, that of any other.
+        any_other = torch.randint(0, len(rows), (len(g),), generator=self._generator()).to(g.device)
+        self._deviation = deviation[any_other].index_copy(0, rows, deviation)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed)
+
+    def table(self, gamma: float, drift: float, visits: int) -> tuple[Tensor, Tensor]:
+        """Rows as a run would find them at some moment, and which of them it would have visited."""
+        before = torch.randint(0, visits, (len(self.g),), generator=self._generator())  # visits so far
+        square = row_error(gamma, self.noise, drift, before.clamp(min=1).to(torch.float64)) / self.noise**2
+        deviation = self._deviation * as_column(square.sqrt().to(self.g), self.g)
+        if not self._by_factor:
+            rows = self.g + deviation
+        elif self.log:
+            rows = self.g + (1 + deviation).clamp(min=_LOWEST).log()
+        else:
+            rows = self.g * (1 + deviation).clamp(min=_LOWEST)
+        return rows.nan_to_num(nan=1.0, neginf=-math.inf), (before > 0).to(self.g.device)

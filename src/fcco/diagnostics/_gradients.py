@@ -1,0 +1,196 @@
+"""How far the gradient of a batch is from the exact one: by bias, which no averaging mends, and by noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from fcco._checks import whole_number
+from fcco._rules import BSGD, SOX
+from fcco.diagnostics._probe import Evaluate, all_rows, exact_rows, twin
+from fcco.diagnostics._watch import engine_of
+
+# Of a sample of batches, by which the error of an error is judged.
+_PARTS = 5
+
+
+@dataclass(frozen=True)
+class GradientError:
+    """Errors of the gradient of one batch, as shares of the exact gradient's norm.
+
+    Attributes:
+        bias: of the mean over batches; what chance alone would give is taken off.
+        noise: deviation of a batch from that mean.
+    """
+
+    bias: float
+    noise: float
+
+    def after(self, steps: float) -> float:
+        """The error of the mean of so many batches: the root of bias² + noise² / steps."""
+        return math.sqrt(self.bias**2 + self.noise**2 / steps)
+
+
+@dataclass(frozen=True)
+class GradientBias:
+    """The gradient of a batch against the exact gradient, at fixed weights.
+
+    Attributes:
+        in_batch: f differentiated at the batch's own estimate (``fcco.BSGD()``).
+        table: with the table as it is.
+        perfect: f differentiated at the exact g: what the best possible table would give.
+        norm: of the exact gradient; 0 at a stationary point, where the shares mean nothing.
+    """
+
+    in_batch: GradientError
+    table: GradientError
+    perfect: GradientError
+    norm: float
+
+    def __str__(self) -> str:
+        rows = [("in-batch", self.in_batch), ("table", self.table), ("perfect table", self.perfect)]
+        lines = [f"{name:<14}{error.bias:>8.3f}{error.noise:>9.3f}" for name, error in rows]
+        return "\n".join([f"{'gradient':<14}{'bias':>8}{'noise':>9}", *lines])
+
+
+def gradient_bias(
+    loss: nn.Module,
+    evaluate: Evaluate,
+    batches: Iterable[Sequence[int] | Tensor],
+    parameters: Iterable[Tensor],
+    *,
+    exact: Callable[[], Tensor] | None = None,
+    population: Sequence[int] | Tensor | None = None,
+    draws: int = 200,
+) -> GradientBias:
+    """Compare the gradients of batches, with the table and without, with the exact gradient.
+
+    Neither the loss, nor its table, nor the weights change. The exact gradient and the exact g come from one batch of
+    the whole training set. (Put the model into ``eval()`` if its forward pass keeps statistics or drops units.)
+
+    Args:
+        loss: a loss of fcco, with the table as training has left it.
+        evaluate: the forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows`` and returns
+            the value.
+        batches: batches of rows, such as a sampler of :mod:`fcco.data` or ``loader.batch_sampler``.
+        parameters: of the model.
+        exact: the exact objective, such as ``lambda: fcco.functional.cox_loss(model(x), time, event)``, for training
+            sets that are too large for one batch, and where ``evaluate`` draws inner samples of its own.
+        population: the examples of the training set; ``None``: as many as the table has rows.
+        draws: batches to look at, at least 2; those of ``batches`` are gone through several times if need be.
+
+    Raises:
+        ValueError: fewer than two batches, or no parameter has a gradient.
+
+    >>> import fcco
+    >>> x, y = torch.linspace(-1, 1, 40), torch.arange(40) % 2
+    >>> w = torch.ones((), requires_grad=True)
+    >>> loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
+    >>> evaluate = lambda loss_fn, rows: loss_fn(x[rows] * w, y[rows], rows)
+    >>> print(gradient_bias(loss_fn, evaluate, [range(40), range(40)], [w]))  # batches of all data are exact
+    gradient          bias    noise
+    in-batch         0.000    0.000
+    table            0.000    0.000
+    perfect table    0.000    0.000
+    """
+    drawn = draw(loss, batches, draws)
+    target = exact_target(loss, evaluate, list(parameters), population, exact)
+    # Rows that are never outer ones are never read.
+    g = exact_rows(loss, evaluate, population).nan_to_num(nan=1.0, neginf=-math.inf)
+    return GradientBias(
+        in_batch=target.error(twin(loss, BSGD()), evaluate, drawn),
+        table=target.error(twin(loss), evaluate, drawn),
+        perfect=target.error(twin(loss, SOX(gamma=1.0, safeguard=False), g), evaluate, drawn),
+        norm=target.gradient.norm().item(),
+    )
+
+
+@dataclass(frozen=True)
+class Target:
+    """The exact gradient, and the parameters it is that of."""
+
+    parameters: list[Tensor]
+    gradient: Tensor
+
+    def sample(self, probe: nn.Module, evaluate: Evaluate, batches: list[Tensor]) -> Sample:
+        """The gradients of ``probe`` on batches."""
+        sums = self.gradient.new_zeros(min(_PARTS, len(batches)), len(self.gradient))
+        squares, counts = sums.new_zeros(len(sums)), sums.new_zeros(len(sums))
+        with torch.random.fork_rng(devices=[]):  # so that all see the same, where the forward pass draws samples
+            for k, rows in enumerate(batches):
+                gradient, part = _gradient(evaluate(probe, rows), self.parameters), k % len(sums)
+                sums[part] += gradient
+                squares[part] += gradient.square().sum()
+                counts[part] += 1
+        return Sample(self.gradient, sums, squares, counts)
+
+    def error(self, probe: nn.Module, evaluate: Evaluate, batches: list[Tensor]) -> GradientError:
+        """How far the gradients of ``probe`` on batches are from it."""
+        return self.sample(probe, evaluate, batches).error()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Gradients of batches in a few parts, as sums: there is no room for all gradients of a large model."""
+
+    target: Tensor  # [d]
+    sums: Tensor  # [parts, d]
+    squares: Tensor  # [parts]
+    counts: Tensor  # [parts]
+
+    def error(self, without: int | None = None) -> GradientError:
+        """The errors, of all parts but one."""
+        kept = torch.arange(len(self.sums), device=self.sums.device) != (-1 if without is None else without)
+        count = self.counts[kept].sum()
+        mean = self.sums[kept].sum(0) / count
+        variance = ((self.squares[kept].sum() - count * mean.square().sum()) / (count - 1)).clamp(min=0)
+        bias = ((mean - self.target).square().sum() - variance / count).clamp(min=0)
+        norm = self.target.norm().clamp(min=torch.finfo(mean.dtype).tiny)
+        return GradientError((bias.sqrt() / norm).item(), (variance.sqrt() / norm).item())
+
+
+def exact_target(
+    loss: nn.Module,
+    evaluate: Evaluate,
+    parameters: list[Tensor],
+    population: Sequence[int] | Tensor | None = None,
+    exact: Callable[[], Tensor] | None = None,
+) -> Target:
+    """The gradient of the exact objective, which is the in-batch loss of all data."""
+    trained = [p for p in parameters if p.requires_grad]
+    if exact is None:
+        everyone = all_rows(loss) if population is None else torch.as_tensor(population)
+        value = evaluate(twin(loss, BSGD()), everyone)
+    else:
+        value = exact()
+    return Target(trained, _gradient(value, trained))
+
+
+def draw(loss: nn.Module, batches: Iterable[Sequence[int] | Tensor], draws: int, least: int = 2) -> list[Tensor]:
+    """So many batches, as tensors of rows; fewer, where they can be gone through only once."""
+    device, count = engine_of(loss).table.u.device, whole_number("draws", draws, least)
+    drawn: list[Tensor] = []
+    while len(drawn) < count:
+        more = [_as_rows(rows, device) for rows in islice(batches, count - len(drawn))]
+        if not more:
+            break
+        drawn += more
+    if len(drawn) < least:
+        raise ValueError(f"batches must give at least {least} batches, got {len(drawn)}")
+    return drawn
+
+
+def _as_rows(rows: Sequence[int] | Tensor, device: torch.device) -> Tensor:
+    return torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows), device=device)
+
+
+def _gradient(value: Tensor, parameters: list[Tensor]) -> Tensor:
+    if not parameters or not value.requires_grad:
+        raise ValueError("the loss does not depend on any parameter that requires a gradient")
+    parts = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
+    return torch.cat([part.reshape(-1).double() for part in parts])

@@ -1,0 +1,234 @@
+"""Monitor: what the table of a loss does while training goes on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from fcco._checks import whole_number
+from fcco._rules import SCENT, is_per_row
+from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
+from fcco.diagnostics._watch import Visit, Watch, engine_of, table_of
+
+# Weight of the newest batch in running means: some 200 batches count.
+_RATE = 0.01
+
+
+class Monitor:
+    r"""Watches the table of a loss: staleness, rates, jumps of the estimates, and the error of u where g is known.
+
+    It begins with its construction and ends with ``close()``, or with the ``with`` block it stands in. It keeps 8 bytes
+    a row, changes nothing in the loss, and works in eager mode and (made before the first call) under
+    ``torch.compile``. Under a process group it sees the batches of its own rank. What is in a report:
+
+    - ``step``: steps of the table so far.
+    - ``staleness_mean``, ``staleness_median``, ``staleness_max``: steps since a row was last seen, of those that were.
+    - ``never_seen``: share of the rows never seen, of those that are ever outer ones.
+    - ``visits``: mean number of visits a row, of those that were seen.
+    - ``gamma``: of the next step (mean, where it goes by row).
+    - ``effective_rate``: gamma · visits / steps, by how much a row is renewed in a step, in the mean over outer rows.
+    - ``averaged``: how many estimates a row stands for, 1 / Σ weights², in the mean over rows seen (not for MOAP, whose
+      rows decay between visits). After m visits
+
+      .. math:: \sum \text{weights}^2 = a + (1 - a)\, \gamma / (2 - \gamma), \qquad a = (1 - \gamma)^{2 (m - 1)}
+
+    - ``jump``: how far new estimates lie from the rows they meet, as a relative error, over some 200 batches. It holds
+      the noise of the estimate and all that the table is behind; see :func:`fcco.diagnostics.advise`.
+    - with ``exact``: ``tracking_error``, the relative error of u on a sample of rows seen, and ``estimate_error``, that
+      of the last batch's estimates. The table pays where the first is the smaller. See :func:`relative_error`.
+
+    Args:
+        loss: a loss of fcco, or a module that holds one.
+        exact: rows [m] to their exact g (log g in log space), [m] or [m, dim]; see :func:`exact_inner`.
+        sample: how many rows ``exact`` is asked for.
+        seed: of the sample.
+
+    Raises:
+        ValueError: the module holds no table, or several, or one that is sharded over ranks.
+
+    >>> import fcco
+    >>> loss_fn = fcco.CoupledLoss(torch.log, n=4, rule=fcco.SOX(gamma=0.5))
+    >>> with Monitor(loss_fn) as monitor:
+    ...     for rows in ([0, 1], [1, 2]):
+    ...         loss = loss_fn(torch.ones(2, requires_grad=True), torch.tensor(rows))
+    >>> report = monitor.report()
+    >>> report["staleness_max"], report["never_seen"], report["jump"]  # row 0 was seen one step ago, row 3 never
+    (1.0, 0.25, 0.0)
+    """
+
+    def __init__(self, loss: nn.Module, exact: ExactInner | None = None, *, sample: int = 256, seed: int = 0) -> None:
+        self._engine = engine_of(loss)
+        self.exact = exact
+        self.history: list[dict[str, float]] = []
+        self._sample = whole_number("sample", sample)
+        self._generator = torch.Generator().manual_seed(whole_number("seed", seed, 0))
+        self._table = table = table_of(self._engine)
+        device = table.u.device
+        self._last_seen = torch.zeros(table.n, dtype=torch.int32, device=device)
+        self._visits = torch.zeros_like(self._last_seen)
+        self._steps = torch.zeros((), dtype=torch.int32, device=device)
+        # [1], since torch.compile loses changes to 0-d floats.
+        self._jump, self._weight = torch.zeros(1, device=device), torch.zeros(1, device=device)
+        self._last: tuple[Tensor, Tensor, Tensor] | None = None
+        self._watch = Watch(self._engine, self._on_visit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching; reports can still be made."""
+        self._watch.close()
+
+    def _on_visit(self, visit: Visit) -> None:
+        self._follow(visit.rows.device)
+        self._steps += 1
+        rows, counted = visit.rows, visit.where.to(torch.int32)
+        # By the largest, since a row may stand twice, here as padding and there not.
+        self._last_seen.scatter_reduce_(0, rows, counted * self._steps, "amax")
+        self._visits.scatter_reduce_(0, rows, (self._visits[rows] + 1) * counted, "amax")
+        again = visit.where & visit.seen
+        jump = squared_error(visit.estimate, visit.before, self._engine.log, again).to(self._jump.dtype)
+        rate = _RATE * again.any()
+        self._jump += rate * (jump - self._jump)
+        self._weight += rate * (1 - self._weight)
+        self._last = rows, visit.estimate, visit.where
+
+    def _follow(self, device: torch.device) -> None:
+        if self._steps.device != device:
+            for name in ("_last_seen", "_visits", "_steps", "_jump", "_weight"):
+                setattr(self, name, getattr(self, name).to(device))
+
+    @property
+    def jump(self) -> float | None:
+        """Relative error of the table before an update against new estimates; None before any row came twice."""
+        weight = self._weight.item()
+        return (self._jump.item() / weight) ** 0.5 if weight else None
+
+    @property
+    def gamma(self) -> float:
+        """The rate of the rule at the next step; the mean over rows, where it goes by row."""
+        rule, table = self._engine.rule, self._table
+        if isinstance(rule, SCENT):
+            seen = table.u[table.visits > 0]
+            return (seen + math.log(_at(rule.alpha, table.step))).sigmoid().mean().item()
+        if is_per_row(rule.rate):
+            return float(torch.as_tensor(_at(rule.rate, table.visits.double())).mean())
+        return float(_at(rule.rate, int(table.step)))
+
+    def report(self, exact: ExactInner | None = None) -> dict[str, float]:
+        """All figures as they are now, appended to :attr:`history`; ``exact`` instead of the monitor's own, if given.
+
+        Before anything was seen, what there is no figure for is left out.
+        """
+        engine, gamma = self._engine, self.gamma
+        visits = self._visits[self._visits > 0].double()
+        figures: dict[str, float] = {
+            "step": float(self._table.step),
+            "never_seen": max(0.0, 1 - len(visits) / engine.n_outer),
+            "gamma": gamma,
+        }
+        if len(visits):
+            stale = self._steps.double() - self._last_seen[self._visits > 0].double()
+            figures |= {
+                "staleness_mean": stale.mean().item(),
+                "staleness_median": stale.median().item(),
+                "staleness_max": stale.max().item(),
+                "visits": visits.mean().item(),
+                "effective_rate": gamma * self._share_renewed(visits),
+            }
+            if not engine.rule.decays:
+                figures["averaged"] = (1 / sum_of_squared_weights(gamma, visits)).mean().item()
+            if self.jump is not None:
+                figures["jump"] = self.jump
+            exact = self.exact if exact is None else exact
+            if exact is not None:
+                figures |= self._errors(exact)
+        self.history.append(figures)
+        return figures
+
+    def _share_renewed(self, visits: Tensor) -> float:
+        """How many of the outer rows a step renews, as a share; a table that decays renews all."""
+        if self._engine.rule.decays:
+            return 1.0
+        return visits.sum().item() / (self._engine.n_outer * self._steps.item())
+
+    def _errors(self, exact: ExactInner) -> dict[str, float]:
+        table = self._table
+        seen = self._visits.nonzero().squeeze(1)
+        drawn = torch.randperm(len(seen), generator=self._generator)[: self._sample].to(seen.device)
+        rows = seen[drawn]
+        assert self._last is not None
+        last_rows, estimate, where = (part[: self._sample] for part in self._last)
+        last_rows, estimate = last_rows[where], estimate[where]
+        with torch.no_grad():
+            g = exact(torch.cat([rows, last_rows])).to(table.u.dtype).reshape(-1, *table.u.shape[1:])
+        return {
+            "tracking_error": relative_error(table.read(rows, cold=0.0), g[: len(rows)], self._engine.log),
+            "estimate_error": relative_error(estimate, g[len(rows) :], self._engine.log),
+        }
+
+    def to_tensorboard(self, writer: Any, step: int | None = None, prefix: str = "fcco/") -> dict[str, float]:
+        """Write a report and a histogram of staleness to a ``SummaryWriter``; ``step``: the table's, if None."""
+        figures = self.report()
+        at = int(figures["step"]) if step is None else step
+        for name, value in figures.items():
+            if name != "step":
+                writer.add_scalar(prefix + name, value, at)
+        stale = self.staleness()
+        if len(stale):
+            writer.add_histogram(prefix + "staleness", stale, at)
+        return figures
+
+    def staleness(self) -> Tensor:
+        """Steps since each of the rows that were seen was last seen."""
+        return (self._steps - self._last_seen)[self._visits > 0].cpu()
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """A matplotlib figure: staleness of the rows now, errors and rates over the reports; written to ``path``.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("plot() needs matplotlib: pip install matplotlib") from error
+        figure = Figure(figsize=(11, 3), layout="constrained")
+        panels = figure.subplots(1, 3)
+        panels[0].hist(self.staleness().numpy(), bins=30)
+        panels[0].set(xlabel="steps since last seen", ylabel="rows")
+        shown: list[tuple[Any, tuple[str, ...]]] = [
+            (panels[1], ("tracking_error", "estimate_error", "jump")),
+            (panels[2], ("gamma", "effective_rate", "never_seen")),
+        ]
+        for panel, names in shown:
+            for name in names:
+                points = [(entry["step"], entry[name]) for entry in self.history if name in entry]
+                if points:
+                    panel.plot(*zip(*points, strict=True), marker=".", label=name.replace("_", " "))
+            panel.set(xlabel="step of the table", yscale="log" if panel is panels[1] else "linear")
+            if panel.lines:
+                panel.legend()
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+
+def _at(rate: Any, where: Any) -> Any:
+    return rate(where) if callable(rate) else rate
+
+
+def sum_of_squared_weights(gamma: float, visits: Tensor) -> Tensor:
+    """Σ weights² of the estimates that a row holds after so many visits: its variance, as a share of one estimate's."""
+    first = (1 - gamma) ** (2 * (visits - 1))
+    return first + (1 - first) * gamma / (2 - gamma)

@@ -1,0 +1,201 @@
+"""What ranks say to each other: a word of agreement before every step, and rows of tensors, packed into bytes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_AVAILABLE = dist.is_available()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a loss is to run under a process group; what it is before anything is said.
+
+    ``group`` is a process group, or None for the default one; deepcopy shares it, since it cannot be copied.
+    """
+
+    gather: bool = True
+    group: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Layout:
+        return self
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks that take a step together."""
+
+    handle: Any
+    rank: int
+    size: int
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+        return self
+
+    def span(self, lengths: Sequence[int]) -> slice:
+        """Where this rank's rows stand among all ranks' rows, one rank's after the other's."""
+        start = sum(lengths[: self.rank])
+        return slice(start, start + lengths[self.rank])
+
+
+def current_group(layout: Layout) -> Group | None:
+    """The ranks to take a step with; None where there are no others."""
+    if not (_AVAILABLE and dist.is_initialized()):
+        return None
+    size = dist.get_world_size(layout.group)
+    if size < 1:
+        raise RuntimeError("this rank is not in the process group that the loss was configured with")
+    return Group(layout.group, dist.get_rank(layout.group), size) if size > 1 else None
+
+
+def device_of(group: Group) -> torch.device:
+    """Where messages of the group may always be."""
+    return torch.device("cuda" if "nccl" in dist.get_backend(group.handle) else "cpu")
+
+
+def agree(
+    group: Group, error: Exception | None, numbers: Tensor, signature: object, each: Tensor | None = None
+) -> list[list[float]]:
+    """Tell every rank some numbers of this one; raise on all of them if any has an error, or differs from the others.
+
+    Args:
+        group: the ranks.
+        error: what is wrong with this rank's batch, if anything.
+        numbers: [m] of float64.
+        signature: what must be alike on all ranks (anything with a repr).
+        each: [k], one more number for each rank by itself.
+
+    Returns:
+        The numbers of every rank, with what it has for this one by itself as the last.
+    """
+    mark = zlib.crc32(repr(signature).encode())
+    head = torch.tensor([error is not None, mark], dtype=torch.float64, device=numbers.device)
+    line = torch.cat([head, numbers]).unsqueeze(0)
+    if each is None:
+        lines = _gather_evenly(group, line).tolist()
+    else:
+        told = torch.cat([line.expand(group.size, -1), each.unsqueeze(1)], 1)
+        heard, one_each = torch.empty_like(told), [1] * group.size
+        dist.all_to_all_single(heard, told, one_each, one_each, group=group.handle)
+        lines = heard.tolist()
+    if error is not None:
+        raise error
+    for rank, (refused, theirs, *_) in enumerate(lines):
+        if refused:
+            raise RuntimeError(f"rank {rank} has refused its batch, so that no rank takes this step")
+        if theirs != mark and not any(line[0] for line in lines):
+            raise ValueError(f"the batches of rank {rank} and rank {group.rank} differ in dtype, shape or kind")
+    return [line[2:] for line in lines]
+
+
+def _gather_evenly(group: Group, rows: Tensor) -> Tensor:
+    # The newer name of the same function; the older one warns where both are there.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    every = rows.new_empty(group.size * len(rows), *rows.shape[1:])
+    gather(every, rows, group=group.handle)
+    return every
+
+
+def all_gather(group: Group, columns: Sequence[Tensor], lengths: Sequence[int]) -> list[Tensor]:
+    """The rows of all ranks, one rank's after the other's; ``lengths`` says how many each has."""
+    rows, longest = pack(columns), max(lengths)
+    if len(rows) < longest:
+        rows = torch.cat([rows, rows.new_zeros(longest - len(rows), rows.shape[1])])
+    every = _gather_evenly(group, rows)
+    if min(lengths) < longest:
+        every = torch.cat([every[r * longest : r * longest + length] for r, length in enumerate(lengths)])
+    return unpack(every, columns)
+
+
+def all_to_all(group: Group, columns: Sequence[Tensor], to: Sequence[int], of: Sequence[int]) -> list[Tensor]:
+    """Send ``to[r]`` rows to each rank r, and receive ``of[r]`` from it, both in the order of the ranks."""
+    rows = pack(columns)
+    received = rows.new_empty(sum(of), rows.shape[1])
+    dist.all_to_all_single(received, rows, list(of), list(to), group=group.handle)
+    return unpack(received, columns)
+
+
+def pack(columns: Sequence[Tensor]) -> Tensor:
+    """[rows, bytes]: tensors with the same number of rows, side by side."""
+    flat = (column.reshape(len(column), _width(column)) for column in columns)
+    # Copied, since an empty column may be of any strides.
+    return torch.cat([column.clone(memory_format=torch.contiguous_format).view(torch.uint8) for column in flat], 1)
+
+
+def unpack(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The reverse of :func:`pack`, into columns of the dtypes and shapes of ``like``."""
+    widths = [_width(column) * column.element_size() for column in like]
+    # Copied, since a part of a row does not begin where its dtype can be read from.
+    parts = (part.clone(memory_format=torch.contiguous_format) for part in rows.split(widths, 1))
+    return [part.view(c.dtype).reshape(len(rows), *c.shape[1:]) for part, c in zip(parts, like, strict=True)]
+
+
+def _width(column: Tensor) -> int:
+    return column.shape[1:].numel()
+
+
+class _Gather(torch.autograd.Function):
+    """All ranks' rows; backwards, every rank is sent what its own rows contribute to the losses of all."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Group, lengths: Sequence[int], *columns: Tensor) -> tuple[Tensor, ...]:
+        ctx.group, ctx.lengths = group, lengths
+        ctx.differentiable = ctx.needs_input_grad[2:]
+        every = all_gather(group, columns, lengths)
+        ctx.mark_non_differentiable(*(e for e, wanted in zip(every, ctx.differentiable, strict=True) if not wanted))
+        return tuple(every)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        own = ctx.lengths[ctx.group.rank]
+        wanted = [g for g, wanted in zip(gradients, ctx.differentiable, strict=True) if wanted]
+        parts = all_to_all(ctx.group, wanted, ctx.lengths, [own] * ctx.group.size)
+        # Half precision is too coarse to add up in.
+        wide = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts)
+        sums = iter([part.reshape(ctx.group.size, own, *part.shape[1:]).sum(0) for part in wide])
+        back = [next(sums).to(g.dtype) if w else None for g, w in zip(gradients, ctx.differentiable, strict=True)]
+        return None, None, *back
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def gather_batch(group: Group, columns: Sequence[Any]) -> tuple[list[Tensor], slice]:
+    """The rows of all ranks, with gradient, and where this rank's stand among them.
+
+    Raises on all ranks where one has something else than tensors with the same number of rows.
+    """
+    error: Exception | None = None
+    device, signature = device_of(group), []
+    try:
+        if not isinstance(columns[0], Tensor):
+            raise TypeError(f"the first argument must be a tensor, got {type(columns[0]).__name__}")
+        device = columns[0].device
+        columns = [as_rows(column, device) for column in columns]
+        if len({len(column) for column in columns}) > 1:
+            raise ValueError(f"the arguments differ in length: {[len(column) for column in columns]}")
+        signature = [(c.dtype, c.shape[1:], c.requires_grad) for c in columns]
+    except (TypeError, ValueError) as caught:
+        error, columns = caught, [torch.zeros(0)]
+    length = torch.tensor([len(columns[0])], dtype=torch.float64, device=device)
+    lengths = [int(line[0]) for line in agree(group, error, length, signature)]
+    if not any(lengths):
+        raise ValueError("the batch is empty on all ranks")
+    if not any(column.requires_grad for column in columns):
+        return all_gather(group, columns, lengths), group.span(lengths)
+    return list(_Gather.apply(group, lengths, *columns)), group.span(lengths)
+
+
+def as_rows(values: Any, device: torch.device) -> Tensor:
+    """A tensor, list or array of one dimension at least, as a tensor on ``device``."""
+    rows = torch.as_tensor(values, device=device)
+    if rows.dim() == 0:
+        raise ValueError(f"an argument has no dimension to gather along: {values!r}")
+    return rows

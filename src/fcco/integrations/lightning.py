@@ -1,0 +1,98 @@
+"""A callback for Lightning: logs what the tables do, saves them, and tells samplers the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+
+from fcco._checks import whole_number
+from fcco._coupled import CoupledLoss
+from fcco.diagnostics import Monitor
+
+__all__ = ["TableCallback"]
+
+
+class TableCallback(Callback):
+    """What a Lightning run needs around losses with a table.
+
+    - It logs a report of every table (see :class:`fcco.diagnostics.Monitor`) every ``every`` steps, as
+      ``fcco/<name>/<figure>``, to whichever loggers the trainer has.
+    - A loss that is an attribute of the LightningModule is saved with it. Losses that are not, and are given here by
+      name, are moved to the module's device and saved in the checkpoint as the callback's state.
+    - It calls ``set_epoch`` on samplers and batch samplers of the training loaders that have it. Lightning itself does
+      that for a sampler, and not for a batch sampler such as those of :mod:`fcco.data`.
+
+    Args:
+        losses: losses that are not part of the LightningModule, by name.
+        every: steps between two reports; 0 for none.
+
+    Raises:
+        ValueError: at the start of a run: no loss with a table was found, or one stands here that is a part of the
+            module.
+
+    >>> from lightning.pytorch import Trainer
+    >>> trainer = Trainer(callbacks=[TableCallback(every=100)], logger=False, enable_checkpointing=False)
+    """
+
+    def __init__(self, losses: Mapping[str, nn.Module] | None = None, every: int = 50) -> None:
+        self.losses = dict(losses or {})
+        self.every = whole_number("every", every, least=0)
+        self.monitors: dict[str, Monitor] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the losses."""
+        inside = {name: module for name, module in pl_module.named_modules() if isinstance(module, CoupledLoss)}
+        for name, loss in self.losses.items():
+            loss.to(pl_module.device)
+            if any(part is own for part in loss.modules() for own in inside.values()):
+                raise ValueError(f"the loss {name!r} is a part of the module, which saves it: leave it out of losses")
+        if not inside and not self.losses:
+            raise ValueError(
+                f"{type(pl_module).__name__} holds no loss with a table: make it an attribute, or pass it as losses"
+            )
+        if stage == "fit" and self.every:
+            # "loss.coupled", the engine in self.loss, is better known as "loss".
+            named = {name.removesuffix(".coupled"): engine for name, engine in inside.items()}
+            self.monitors = {name: Monitor(loss) for name, loss in {**named, **self.losses}.items()}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the losses to where the module is by now."""
+        for loss in self.losses.values():
+            loss.to(pl_module.device)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell the samplers the epoch."""
+        loaders = trainer.fit_loop._combined_loader
+        for loader in loaders.flattened if loaders is not None else ():
+            for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+                set_epoch = getattr(sampler, "set_epoch", None)
+                if callable(set_epoch):
+                    set_epoch(trainer.current_epoch)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the reports."""
+        if not self.monitors or trainer.global_step % self.every:
+            return
+        for name, monitor in self.monitors.items():
+            figures = monitor.report()
+            del figures["step"]
+            pl_module.log_dict({f"fcco/{name}/{figure}": value for figure, value in figures.items()})
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Stop watching; ``monitors`` keep what they saw."""
+        for monitor in self.monitors.values():
+            monitor.close()
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """The tables of the losses given by name."""
+        return {name: loss.state_dict() for name, loss in self.losses.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from the tables saved."""
+        for name, loss in self.losses.items():
+            loss.load_state_dict(state_dict[name])

@@ -1,0 +1,27 @@
+"""Starting ranks for a test: processes on the loopback interface that are gone when the test is."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+
+def run_ranks(function, world, *arguments):
+    """What ``function(rank, world, *arguments)`` returns on every rank of a gloo group."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(_rank, (function, world, folder, arguments), nprocs=world)
+        return [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world)]
+
+
+def _rank(rank, function, world, folder, arguments):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    try:
+        torch.save(function(rank, world, *arguments), Path(folder, f"{rank}.pt"))
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()

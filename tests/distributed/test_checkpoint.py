@@ -1,0 +1,131 @@
+"""What is saved under some number of ranks is resumed under another, bit for bit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import elastic
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from ranks import run_ranks
+
+import fcco
+from fcco import distributed
+
+N = 11
+KINDS = [False, True]
+RULES = [fcco.MOAP(0.3), fcco.SOX(fcco.schedules.RunningMean())]
+
+
+def make_losses(sharded):
+    made = [*(fcco.CoupledLoss(torch.log1p, N, rule=rule) for rule in RULES), fcco.losses.ContrastiveLoss(N)]
+    return distributed.configure(torch.nn.ModuleList(made).double(), sharded=sharded)
+
+
+def take_steps(losses, rank, world, steps):
+    for step in steps:
+        rows = torch.randint(N, (6,), generator=torch.Generator().manual_seed(step)).tensor_split(world)[rank]
+        values = torch.rand(N, 3, generator=torch.Generator().manual_seed(100 + step), dtype=torch.float64)
+        first, second, third = losses
+        for loss_fn in (first, second):
+            loss_fn(values[rows, 0].requires_grad_(), rows)
+        third(values[rows].requires_grad_(), values[rows].flip(1), rows)
+
+
+def save(rank, world, folder, sharded):
+    folder = Path(folder, str(sharded))
+    losses = make_losses(sharded)
+    take_steps(losses, rank, world, range(5))
+    dcp.save(losses.state_dict(), checkpoint_id=folder / "dcp")
+    saved = distributed.full_state_dict(losses)
+    if rank == 0:
+        torch.save(saved, folder / "full.pt")
+    take_steps(losses, rank, world, range(5, 8))
+    return saved, distributed.full_state_dict(losses)
+
+
+def both_kinds(rank, world, function, *arguments):
+    return [function(rank, world, *arguments, sharded) for sharded in KINDS]
+
+
+def resume(rank, world, folder, sharded):
+    folder = Path(folder, str(sharded))
+    from_dcp, from_file = make_losses(sharded), make_losses(sharded)
+    state = from_dcp.state_dict()
+    dcp.load(state, checkpoint_id=folder / "dcp")
+    from_dcp.load_state_dict(state)
+    from_file.load_state_dict(torch.load(folder / "full.pt", weights_only=True))
+    resumed = distributed.full_state_dict(from_dcp), distributed.full_state_dict(from_file)
+    take_steps(from_dcp, rank, world, range(5, 8))
+    return *resumed, distributed.full_state_dict(from_dcp)
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder of checkpoints made on two ranks; of either kind, the state saved and the state some steps later."""
+    folder = tmp_path_factory.mktemp("saved")
+    return folder, run_ranks(both_kinds, 2, save, folder)[0]
+
+
+@pytest.mark.parametrize("world", [4, 1, 3])
+def test_saved_on_two_ranks_resumed_on_any_number(saved, world):
+    folder, kinds = saved
+    for rank in run_ranks(both_kinds, world, resume, folder):
+        for (state, later), (from_dcp, from_file, ended) in zip(kinds, rank, strict=True):
+            assert state["0.table.step"] == 5
+            assert same(from_dcp, state)
+            assert same(from_file, state)
+            torch.testing.assert_close(ended, later, rtol=1e-12, atol=1e-12)
+
+
+def save_and_go_on(rank, world, folder):
+    loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, 10**6), sharded=True)
+    loss_fn.table.u.fill_(1.0)
+    own_group = dist.new_group(backend="gloo")
+    saving = dcp.async_save(distributed.snapshot(loss_fn), checkpoint_id=folder, process_group=own_group)
+    loss_fn.table.u.fill_(2.0)
+    saving.result()
+    loaded = distributed.configure(fcco.CoupledLoss(torch.log, 10**6), sharded=True)
+    dcp.load(loaded.state_dict(), checkpoint_id=folder)
+    return bool((loaded.table.u == 1.0).all())
+
+
+def test_an_asynchronous_save_does_not_tear(tmp_path):
+    assert all(run_ranks(save_and_go_on, 2, tmp_path))
+
+
+def undisturbed(rank, world, folder):
+    return elastic.train(folder)
+
+
+def test_a_killed_rank_comes_back(tmp_path):
+    """By SIGKILL, between two checkpoints: torchrun starts all ranks again, and they end as if nothing had been."""
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed.mkdir()
+    whole.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
+    command += [
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+        "--local-addr=127.0.0.1",
+        "--monitor-interval=0.1",
+    ]
+    # Without the first, torchrun gives its workers the store of the first start again, with addresses that are gone.
+    own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **own}
+    done = subprocess.run(
+        [*command, elastic.__file__, str(killed), "8"], env=environment, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    restarts, weights, state = torch.load(killed / "end.pt", weights_only=True)
+    expected_weights, expected_state = run_ranks(undisturbed, 2, whole)[0]
+    assert restarts == "1"
+    assert torch.equal(weights, expected_weights)
+    assert same(state, expected_state)

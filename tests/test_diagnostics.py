@@ -1,0 +1,388 @@
+"""Diagnostics: figures against formulas, advice on problems whose answer is known, and nothing changed by either."""
+
+import copy
+import math
+import pickle
+from itertools import combinations
+
+import pytest
+import torch
+
+import fcco
+from fcco.data import PositiveNegativeSampler
+from fcco.diagnostics import Monitor, advise, exact_inner, gradient_bias, relative_error, row_error
+from fcco.diagnostics._advice import measured_drift
+from fcco.diagnostics._monitor import sum_of_squared_weights
+from fcco.diagnostics._probe import twin
+from fcco.diagnostics._watch import engine_of
+
+
+def batches_of_rows(n=9, steps=12, size=4, seed=0):
+    """Batches with repeated rows, of which the last two rows never come."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, n - 2, (size,), generator=generator) for _ in range(steps)]
+
+
+def step(loss_fn, rows, **options):
+    estimates = torch.arange(1.0, 1 + len(rows)).requires_grad_()
+    return loss_fn(estimates, rows, **options)
+
+
+def state(loss_fn):
+    return {name: value.clone() for name, value in loss_fn.state_dict().items()}
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+class TestMonitor:
+    @pytest.mark.parametrize("rule", [fcco.SOX(0.3), fcco.SOAP(fcco.schedules.RunningMean()), fcco.MOAP(0.3)], ids=str)
+    @pytest.mark.parametrize("padded", [False, True])
+    def test_staleness_and_visits_are_those_of_a_diary(self, rule, padded):
+        n, last, visits = 9, {}, {}
+        loss_fn = fcco.CoupledLoss(torch.square, n, rule=rule)
+        with Monitor(loss_fn) as monitor:
+            for t, rows in enumerate(batches_of_rows(n), start=1):
+                mask = torch.arange(len(rows)) % 2 == 0 if padded else torch.ones(len(rows), dtype=torch.bool)
+                step(loss_fn, rows, **({"weight": mask} if padded else {}))
+                for row in set(rows[mask].tolist()):
+                    last[row], visits[row] = t, visits.get(row, 0) + 1
+        report = monitor.report()
+        stale = sorted(t - seen for seen in last.values())
+        assert report["step"] == t
+        assert sorted(monitor.staleness().tolist()) == stale
+        assert report["staleness_mean"] == pytest.approx(sum(stale) / len(stale))
+        assert report["staleness_max"] == stale[-1]
+        assert report["never_seen"] == pytest.approx(1 - len(last) / n)
+        assert report["visits"] == pytest.approx(sum(visits.values()) / len(visits))
+
+    def test_rules_that_track_all_rows_see_all(self):
+        loss_fn = fcco.CoupledLoss(torch.square, 5, rule=fcco.SCGD(0.3))
+        with Monitor(loss_fn) as monitor:
+            loss_fn(torch.ones(5, requires_grad=True), torch.tensor([2]))
+        report = monitor.report()
+        assert (report["never_seen"], report["effective_rate"]) == (0, pytest.approx(0.3))
+
+    def test_calls_that_take_no_step_do_not_count(self):
+        loss_fn = fcco.CoupledLoss(torch.square, 5)
+        with Monitor(loss_fn) as monitor:
+            with torch.no_grad():
+                step(loss_fn, torch.tensor([0]))
+            step(loss_fn.eval(), torch.tensor([0]))
+            with pytest.raises(IndexError, match=r"index\[1\] is 5"):
+                step(loss_fn.train(), torch.tensor([0, 5]))
+            assert monitor.report() == {"step": 0, "never_seen": 1, "gamma": 0.1}
+
+    @pytest.mark.parametrize("loss", [fcco.losses.AveragePrecisionLoss, fcco.losses.PNormPushLoss])
+    def test_losses_that_work_by_hand_are_seen_and_stay_the_same(self, loss):
+        target = torch.tensor([1, 0, 0, 1, 0, 1, 0, 0])
+        scores = torch.linspace(-1, 1, 8).requires_grad_()
+        watched, free = loss.from_targets(target), loss.from_targets(target)
+        with Monitor(watched) as monitor:
+            for rows in ([0, 1, 2, 3], [0, 1, 5, 6]):
+                values = [loss_fn(scores[rows], target[rows], rows) for loss_fn in (watched, free)]
+                assert torch.equal(*values)
+                assert torch.equal(*(torch.autograd.grad(value, scores)[0] for value in values))
+        assert same(state(watched), state(free))
+        outer = {0, 3, 5} if loss is fcco.losses.AveragePrecisionLoss else {1, 2, 6}
+        assert set(monitor._visits.nonzero().flatten().tolist()) == outer
+        assert monitor.report()["never_seen"] == pytest.approx(1 - len(outer) / watched.coupled.n_outer)
+
+    def test_sees_the_same_when_compiled(self):
+        torch._dynamo.reset()
+        reports = []
+        for compiled in (False, True):
+            loss_fn = fcco.CoupledLoss(torch.square, 9, rule=fcco.SOX(0.3))
+            monitor = Monitor(loss_fn)
+            call = torch.compile(loss_fn, fullgraph=True, backend="aot_eager") if compiled else loss_fn
+            for rows in batches_of_rows():
+                step(call, rows)
+            reports.append(monitor.report())
+        torch._dynamo.reset()
+        assert reports[0] == pytest.approx(reports[1], rel=1e-5)
+
+    def test_jump_is_the_distance_of_estimates_from_rows(self):
+        loss_fn = fcco.CoupledLoss(torch.square, 4, rule=fcco.SOX(0.5))
+        with Monitor(loss_fn) as monitor:
+            loss_fn(torch.tensor([1.0, 2.0], requires_grad=True), [0, 1])
+            assert monitor.jump is None
+            loss_fn(torch.tensor([1.5, 9.0], requires_grad=True), [0, 2])  # row 2 is new
+        assert monitor.jump == pytest.approx(0.5)
+
+    @pytest.mark.parametrize("log", [False, True])
+    def test_errors_are_those_of_rows_and_of_the_last_batch(self, log):
+        space = torch.log if log else torch.clone
+        g = space(torch.tensor([1.0, 2.0, 4.0]))
+        loss_fn = fcco.CoupledLoss(torch.square, 3, rule=fcco.SOX(0.5), log=log)
+        with Monitor(loss_fn, exact=lambda rows: g[rows]) as monitor:
+            for estimates, rows in (([1.0, 2.0], [0, 1]), ([3.0], [1])):
+                loss_fn(space(torch.tensor(estimates, requires_grad=True)), rows)
+        report = monitor.report()  # u is 1, 2.5, unseen; the last estimate of row 1 was 3
+        if log:
+            assert report["tracking_error"] == pytest.approx(math.sqrt((2 * 0.5 / 4.5) ** 2 / 2), rel=1e-5)
+            assert report["estimate_error"] == pytest.approx(2 / 5, rel=1e-5)
+        else:
+            assert report["tracking_error"] == pytest.approx(math.sqrt(0.5**2 / (1 + 2**2)))
+            assert report["estimate_error"] == pytest.approx(1 / 2)
+
+    def test_rates(self):
+        loss_fn = fcco.CoupledLoss(torch.square, 4, rule=fcco.SOAP(fcco.schedules.Cosine(final=0.2, steps=4)))
+        with Monitor(loss_fn) as monitor:
+            for rows in ([0, 1], [0, 2]):
+                step(loss_fn, torch.tensor(rows))
+        gamma = fcco.schedules.Cosine(final=0.2, steps=4)(2)
+        report = monitor.report()
+        assert report["gamma"] == pytest.approx(gamma)
+        assert report["effective_rate"] == pytest.approx(gamma * 4 / (4 * 2))
+        twice = (1 - gamma) ** 2 + gamma**2
+        assert report["averaged"] == pytest.approx((1 / twice + 1 + 1) / 3)
+
+    def test_rate_of_scent_goes_by_row(self):
+        loss_fn = fcco.CoupledLoss(torch.square, 2, rule=fcco.SCENT(alpha=3.0), log=True)
+        with Monitor(loss_fn) as monitor:
+            loss_fn(torch.zeros(1, requires_grad=True), [0])
+        assert monitor.report()["gamma"] == pytest.approx(3 / (1 + 3))
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_several_may_watch(self, order):
+        target, scores = torch.tensor([1, 0, 0, 1]), torch.linspace(-1, 1, 4).requires_grad_()
+        loss_fn = fcco.losses.PNormPushLoss(4)
+        monitors = [Monitor(loss_fn), Monitor(loss_fn)]
+        steps = []
+        for closed in order:
+            loss_fn(scores, target, torch.arange(4))
+            steps.append([int(monitor._steps) for monitor in monitors])
+            monitors[closed].close()
+        loss_fn(scores, target, torch.arange(4))
+        assert steps == [[1, 1], [1 + order[0], 2 - order[0]]]
+        assert [int(monitor._steps) for monitor in monitors] == steps[-1]
+        assert "track_arrays" not in vars(loss_fn.coupled)
+
+    def test_leaves_nothing_behind(self):
+        loss_fn = fcco.losses.PNormPushLoss(4)
+        before = pickle.dumps(loss_fn)
+        with Monitor(loss_fn):
+            pass
+        assert pickle.dumps(loss_fn) == before
+
+    def test_writes_to_tensorboard(self, tmp_path):
+        tensorboard = pytest.importorskip("torch.utils.tensorboard")
+        events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        loss_fn = fcco.CoupledLoss(torch.square, 4)
+        with Monitor(loss_fn) as monitor, tensorboard.SummaryWriter(tmp_path) as writer:
+            step(loss_fn, torch.tensor([0, 1]))
+            report = monitor.to_tensorboard(writer, step=7)
+        log = events.EventAccumulator(str(tmp_path)).Reload()
+        assert {tag.removeprefix("fcco/") for tag in log.Tags()["scalars"]} == set(report) - {"step"}
+        (scalar,) = log.Scalars("fcco/never_seen")
+        assert (scalar.step, scalar.value) == (7, 0.5)
+
+    def test_plots(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        loss_fn = fcco.CoupledLoss(torch.square, 4)
+        monitor = Monitor(loss_fn, exact=lambda rows: torch.ones(len(rows)))
+        monitor.plot()  # of nothing yet
+        for _ in range(3):
+            step(loss_fn, torch.tensor([0, 1]))
+            monitor.report()
+        figure = monitor.plot(tmp_path / "table.png")
+        assert (tmp_path / "table.png").stat().st_size > 0
+        lines = {line.get_label(): line for panel in figure.axes for line in panel.lines}
+        assert list(lines["gamma"].get_xdata()) == [1, 2, 3]
+        assert {"tracking error", "estimate error", "jump", "effective rate", "never seen"} <= set(lines)
+
+    @pytest.mark.parametrize(
+        "module", [torch.nn.Linear(1, 1), torch.nn.ModuleList(fcco.CoupledLoss(torch.log, 2) for _ in "ab")]
+    )
+    def test_wants_one_table(self, module):
+        with pytest.raises(ValueError, match=r"holds [02] tables, not one"):
+            Monitor(module)
+
+
+class TestFormulas:
+    @pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0])
+    @pytest.mark.parametrize("visits", [1, 2, 5])
+    def test_row_error_is_that_of_a_moving_average(self, gamma, visits):
+        """Weights of the estimates, and of a g that has moved by one since each visit."""
+        weights = [gamma * (1 - gamma) ** k for k in range(visits - 1)] + [(1 - gamma) ** (visits - 1)]
+        variance = sum(weight**2 for weight in weights)
+        lag = sum(weight * (k + 1) for k, weight in enumerate(weights))
+        m = torch.tensor([float(visits)], dtype=torch.float64)
+        assert sum_of_squared_weights(gamma, m).item() == pytest.approx(variance)
+        assert row_error(gamma, 2.0, 3.0, m).item() == pytest.approx(4 * variance + 9 * lag**2)
+
+    def test_drift_is_found_again(self):
+        gamma, noise, drift = 0.4, 0.3, 0.05
+        long = torch.tensor([1e4], dtype=torch.float64)
+        jump = math.sqrt(noise**2 + row_error(gamma, noise, drift, long).item())
+        assert measured_drift(jump, noise, gamma) == pytest.approx(drift)
+        assert measured_drift(0.0, noise, gamma) == 0
+
+    def test_relative_error(self):
+        a, b = torch.tensor([[1.0, 10.0], [3.0, 10.0]]), torch.tensor([[1.0, 8.0], [2.0, 6.0]])
+        assert relative_error(a, b) == pytest.approx(math.sqrt((1 / 5 + (4 + 16) / 100) / 2))
+        shares = [0, 2 * 2 / 18, 2 * 1 / 5, 2 * 4 / 16]
+        assert relative_error(a.log(), b.log(), log=True) == pytest.approx(math.sqrt(sum(s**2 for s in shares) / 4))
+        nothing = torch.tensor([-math.inf, -math.inf])
+        assert relative_error(nothing, torch.tensor([-math.inf, 0.0]), log=True) == pytest.approx(math.sqrt(4 / 2))
+
+
+class OneRow:
+    """f = u² / 2 of one inner value g = w · mean a: the in-batch gradient is off by w · Var(mean of a batch)."""
+
+    def __init__(self, rule):
+        self.a = torch.tensor([1.0, 2.0, 4.0, 5.0], dtype=torch.float64)
+        self.w = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+        self.loss_fn = fcco.CoupledLoss(lambda u: u**2 / 2, 1, rule=rule).double()
+
+    def evaluate(self, loss_fn, rows):
+        return loss_fn((self.w * self.a[rows]).mean().reshape(1), [0])
+
+
+class TestGradients:
+    def test_errors_are_those_of_all_batches(self):
+        problem = OneRow(fcco.SOX(0.5))
+        a, w = problem.a, problem.w.item()
+        batches = list(combinations(range(4), 2))
+        held = 1.1 * w * a.mean()
+        problem.loss_fn(held.reshape(1).requires_grad_(), [0])
+        errors = gradient_bias(
+            problem.loss_fn, problem.evaluate, batches, [problem.w], population=range(4), draws=len(batches)
+        )
+        means = torch.stack([a[list(batch)].mean() for batch in batches])
+        exact = w * a.mean() ** 2
+        for error, gradients in (
+            (errors.in_batch, w * means**2),
+            (errors.table, held * means),
+            (errors.perfect, w * a.mean() * means),
+        ):
+            bias2 = (gradients.mean() - exact) ** 2 - gradients.var() / len(batches)
+            assert error.bias == pytest.approx((bias2.clamp(min=0).sqrt() / exact).item())
+            assert error.noise == pytest.approx((gradients.std() / exact).item())
+        assert errors.perfect.bias == 0
+        assert errors.norm == pytest.approx(exact.item())
+
+    def test_an_exact_objective_may_be_given(self):
+        problem = OneRow(fcco.SOX(0.5))
+        twice = gradient_bias(
+            problem.loss_fn,
+            problem.evaluate,
+            [[0, 1, 2, 3]] * 2,
+            [problem.w],
+            population=range(4),
+            exact=lambda: (problem.w * problem.a.mean()) ** 2,
+        )
+        assert twice.in_batch.bias == pytest.approx(1 / 2)
+
+    def test_refusals(self):
+        problem = OneRow(fcco.SOX(0.5))
+        arguments = problem.loss_fn, problem.evaluate
+        with pytest.raises(ValueError, match="at least 2 batches, got 1"):
+            gradient_bias(*arguments, iter([[0, 1]]), [problem.w], population=range(4))
+        with pytest.raises(ValueError, match="does not depend on any parameter"):
+            gradient_bias(*arguments, [[0, 1]], [], population=range(4))
+        with pytest.raises(ValueError, match="visits must be a finite number, at least 1, got 0"):
+            advise(*arguments, [[0, 1]], [problem.w], visits=0)
+        with pytest.raises(ValueError, match="call the loss it is given once, and called it 0 times"):
+            exact_inner(problem.loss_fn, lambda loss_fn, rows: None, range(4))(torch.tensor([0]))
+
+
+class Push:
+    """p-norm push on Gaussian data: the inner values are means of exponentials over few positives."""
+
+    def __init__(self, batch, positives=100):
+        generator = torch.Generator().manual_seed(0)
+        self.y = (torch.arange(4 * positives) % 4 == 0).long()
+        self.x = torch.randn(len(self.y), 5, generator=generator) + 0.3 * self.y.unsqueeze(1)
+        self.w = torch.full((5,), 0.3, requires_grad=True)
+        self.loss_fn = fcco.losses.PNormPushLoss.from_targets(self.y, p=2)
+        self.sampler = PositiveNegativeSampler(self.y, batch=batch, outer="negative")
+
+    def evaluate(self, loss_fn, rows):
+        return loss_fn(self.x[rows] @ self.w, self.y[rows], rows)
+
+    def train(self, epochs, lr):
+        optimizer = fcco.optim.MovingAverageSGD([self.w], lr=lr)
+        for _ in range(epochs):
+            for rows in self.sampler:
+                optimizer.zero_grad()
+                self.evaluate(self.loss_fn, torch.as_tensor(rows)).backward()
+                optimizer.step()
+
+    def advice(self, visits, lr=1e-6, epochs=2, batches=None, draws=400):
+        with Monitor(self.loss_fn) as monitor:
+            self.train(epochs, lr)
+        batches = self.sampler if batches is None else batches
+        return advise(self.loss_fn, self.evaluate, batches, [self.w], visits=visits, monitor=monitor, draws=draws)
+
+
+class TestAdvice:
+    def test_exact_inner_values(self):
+        problem = Push(batch=4)
+        g = exact_inner(problem.loss_fn, problem.evaluate)(torch.tensor([1, 2, 3]))
+        h = (problem.x @ problem.w).detach()
+        expected = (h[1:4, None] - h[problem.y == 1]).exp().mean(1).log()
+        torch.testing.assert_close(g, expected)
+
+    def test_a_noisy_batch_and_many_visits_want_a_table(self):
+        advice = Push(batch=4).advice(visits=100)
+        assert advice.use_table
+        assert advice.drift_measured
+        assert advice.drift < advice.noise / 2  # the weights stand still; without the noise taken off it is 0.58
+        assert advice.gain < 0.8
+        assert advice.gamma < 0.6
+        assert f"The table helps: with gamma = {advice.gamma:g}" in str(advice)
+
+    def test_one_visit_wants_none(self):
+        advice = Push(batch=4).advice(visits=1, draws=4)
+        assert not advice.use_table
+        assert "use rule=fcco.BSGD(). Rows come once" in str(advice).replace("\n", " ")
+
+    def test_a_batch_of_everything_wants_none(self):
+        problem = Push(batch=4)
+        advice = problem.advice(visits=100, batches=[range(len(problem.y))] * 2, draws=4)
+        assert not advice.use_table
+        assert advice.noise == 0
+        assert "The batch knows g exactly" in str(advice).replace("\n", " ")
+
+    def test_faster_training_wants_larger_rates(self):
+        """Of the same problem at the same weights, where only the drift is another: what a monitor would have seen."""
+        problem = Push(batch=4)
+        batches = [*problem.sampler, *problem.sampler]
+        found = []
+        for jump in (0.0, 3.0):
+            monitor = Monitor(problem.loss_fn)
+            monitor._jump += jump**2
+            monitor._weight += 1
+            monitor.close()
+            arguments = problem.loss_fn, problem.evaluate, batches, [problem.w]
+            found.append(advise(*arguments, visits=100, monitor=monitor, draws=len(batches)))
+        still, moving = found
+        assert still.drift == 0 < moving.drift
+        assert still.gamma < moving.gamma
+        assert still.gain < moving.gain
+
+    def test_nothing_is_changed(self):
+        problem = Push(batch=4)
+        problem.train(1, lr=1e-6)
+        before, w, random = state(problem.loss_fn), problem.w.detach().clone(), torch.get_rng_state()
+        problem.loss_fn.eval()
+        advise(problem.loss_fn, problem.evaluate, problem.sampler, [problem.w], visits=10, draws=10)
+        assert not problem.loss_fn.training
+        assert not problem.loss_fn.coupled.training
+        assert same(state(problem.loss_fn), before)
+        assert torch.equal(problem.w, w)
+        assert torch.equal(torch.get_rng_state(), random)
+        assert problem.loss_fn.table.step == before["coupled.table.step"]
+
+
+def test_a_twin_inside_a_model_is_found_and_kept_apart():
+    model = torch.nn.ModuleDict({"net": torch.nn.Linear(1, 1), "loss": fcco.losses.PNormPushLoss(4)})
+    before = copy.deepcopy(model.state_dict())
+    probe = twin(model, fcco.BSGD())
+    assert probe["net"] is model["net"]
+    assert engine_of(probe).rule == fcco.BSGD()
+    assert engine_of(model).rule == fcco.SOAP(0.5)
+    probe["loss"](torch.ones(2, requires_grad=True), torch.tensor([0, 1]), [0, 1]).backward()
+    assert same(model.state_dict(), before)
