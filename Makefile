@@ -4,13 +4,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test test-browser lint format bench bench-applications clean
 
 demo: .venv/.demo
 	$(BIN)/fcco reproduce quick
 
 test: .venv/.dev
 	$(BIN)/python -m pytest
+
+test-browser: .venv/.dev
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable \
+		|| command -v chrome || { echo "no browser on PATH" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/reproduce/test_browser.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -26,8 +31,10 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/estimators.py
-	$(BIN)/python benchmarks/nca.py
-	$(BIN)/python benchmarks/cox.py
+	$(BIN)/python benchmarks/distributed.py
+
+bench-applications: .venv/.dev
+	PYTHONPATH=benchmarks $(BIN)/python -m applications
 
 clean:
 	rm -rf .venv

@@ -12,13 +12,15 @@ from fcco.datasets import Classification, Split
 from fcco.functional import nca_loss
 from fcco.optim import MovingAverageSGD
 from fcco.reproduce import Scale, run_study
+from fcco.reproduce._methods import as_published, as_tuned
 from fcco.reproduce.nca import STUDY, _comparison, _verdict
 from fcco.reproduce.nca._data import at_hand, hold_out, load, penalty, start
 from fcco.reproduce.nca._descent import descend, draw_batches
 from fcco.reproduce.nca._exact import minimise
-from fcco.reproduce.nca._settings import BATCH, DECAY, published, tuned_setting
 
 N, FEATURES, WIDTH, STEPS = 150, 6, 3, 30
+BATCH, DECAY = 64, 1e-3
+FIXED = {"batch": BATCH, "decay": DECAY}
 METHODS = {"BSGD": (1.0, 1.0), "SOAP": (0.7, 1.0), "MOAP": (0.3, 0.5), "SOX": (0.4, 0.5)}
 
 
@@ -44,7 +46,7 @@ def as_the_authors_code(split, method, lr, gamma, beta, seed):
     x, y = tensors(split.train)
     a, u = first_weights(seed), torch.zeros(N, 2, dtype=torch.float64)
     optimizer = torch.optim.SGD([a], lr=lr, momentum=1 - beta, weight_decay=DECAY)
-    for rows in draw_batches(N, STEPS, seed, replacement=True):
+    for rows in draw_batches(N, BATCH, STEPS, seed, replacement=True):
         z, label = x[rows] @ a.T, y[rows]
         similarity = torch.exp(-torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square())
         similarity = similarity * (1 - torch.eye(BATCH, dtype=torch.float64))
@@ -64,7 +66,8 @@ def as_the_authors_code(split, method, lr, gamma, beta, seed):
 def test_as_published_is_the_authors_code(split, method):
     """Up to the rounding of float32. Without the factor gamma A is off by 0.1, with first visits by 0.02."""
     gamma, beta = METHODS[method]
-    ours = descend(split, published(method, 0.2, gamma, beta), width=WIDTH, seed=3, steps=STEPS, every=10)
+    setting = as_published(method, lr=0.2, gamma=gamma, beta=beta, **FIXED)
+    ours = descend(split, setting, width=WIDTH, seed=3, steps=STEPS, every=10)
     theirs = as_the_authors_code(split, method, 0.2, gamma, beta, seed=3)
     torch.testing.assert_close(torch.from_numpy(ours.a).double(), theirs, rtol=0, atol=2e-5)
     assert len(ours.losses) == 1 + STEPS / 10
@@ -76,14 +79,14 @@ def test_as_published_is_the_authors_code(split, method):
 def test_tuned_runs_are_the_librarys(split, method):
     """Those of NCALoss and MovingAverageSGD, MOAP's gamma times B/n."""
     gamma, lr = METHODS[method][0], 0.2
-    setting = tuned_setting(method, lr, gamma)
+    setting = as_tuned(method, lr=lr, gamma=gamma, **FIXED)
     ours = descend(split, setting, width=WIDTH, seed=3, steps=STEPS, every=STEPS)
     x, y = tensors(split.train)
     a = first_weights(3)
     rule = fcco.METHODS[method].rule(gamma * BATCH / N if method == "MOAP" else gamma)
     loss_fn = fcco.losses.NCALoss(N, rule=rule)
     optimizer = MovingAverageSGD([a], lr=lr, beta=setting.beta, weight_decay=DECAY)
-    for rows in map(torch.from_numpy, draw_batches(N, STEPS, 3, replacement=False)):
+    for rows in map(torch.from_numpy, draw_batches(N, BATCH, STEPS, 3, replacement=False)):
         optimizer.zero_grad()
         loss_fn(x[rows] @ a.T, y[rows], rows).backward()
         optimizer.step()
@@ -91,7 +94,7 @@ def test_tuned_runs_are_the_librarys(split, method):
 
 
 def test_a_run_that_diverges_has_no_loss(split):
-    run = descend(split, tuned_setting("BSGD", 1e38, 1.0), width=WIDTH, seed=0, steps=20, every=10)
+    run = descend(split, as_tuned("BSGD", lr=1e38, gamma=1.0, **FIXED), width=WIDTH, seed=0, steps=20, every=10)
     assert np.isnan(run.losses[-1])
 
 
@@ -104,19 +107,19 @@ def test_full_batches_find_a_stationary_point(split):
         value = nca_loss(x @ a.T, y) + 0.5 * DECAY * a.square().sum()
         return value.item(), torch.autograd.grad(value, a)[0].norm().item()
 
-    run = minimise(split, width=WIDTH, seed=0, iterations=100)
+    run = minimise(split, width=WIDTH, seed=0, iterations=100, decay=DECAY)
     assert objective(run.a)[1] < 0.01 * objective(start(WIDTH, FEATURES, 0))[1]
-    stochastic = descend(split, tuned_setting("SOAP", 0.1, 0.9), width=WIDTH, seed=0, steps=500, every=500)
+    stochastic = descend(split, as_tuned("SOAP", lr=0.1, gamma=0.9, **FIXED), width=WIDTH, seed=0, steps=500, every=500)
     assert objective(run.a)[0] < objective(stochastic.a)[0]
 
 
 def test_batches():
-    passes = draw_batches(200, 7, seed=0, replacement=False)
+    passes = draw_batches(200, BATCH, 7, seed=0, replacement=False)
     assert passes.shape == (7, BATCH)
     assert all(len(set(some.ravel())) == 3 * BATCH for some in (passes[:3], passes[3:6]))
-    assert draw_batches(200, 7, seed=0, replacement=True).shape == (7, BATCH)
+    assert draw_batches(200, BATCH, 7, seed=0, replacement=True).shape == (7, BATCH)
     with pytest.raises(ValueError, match="64 rows, there are 63"):
-        draw_batches(63, 1, seed=0, replacement=True)
+        draw_batches(63, BATCH, 1, seed=0, replacement=True)
 
 
 def test_what_is_held_out_is_not_trained_on():
@@ -140,10 +143,12 @@ def test_penalty():
     assert penalty(np.array([[3.0, 4.0]]), decay=0.1) == pytest.approx(0.1 / 2 * 25)
 
 
+USPS = STUDY.experiments(only="i")[0].settings
+
+
 def result(method, ends, data="usps", block=_verdict.AS_PUBLISHED):
     losses = [[-0.1, -end] for end in ends]
     return {
-        "name": "usps",
         "data": data,
         "block": block,
         "method": method,
@@ -155,7 +160,7 @@ def result(method, ends, data="usps", block=_verdict.AS_PUBLISHED):
 
 def test_agreement_is_the_range_and_the_order():
     def agrees(sox, bsgd, data="usps"):
-        return _verdict.agrees([_comparison._row(result(*some, data)) for some in (("SOX", sox), ("BSGD", bsgd))])
+        return _verdict.agrees([_comparison._row(result(*some, data), USPS) for some in (("SOX", sox), ("BSGD", bsgd))])
 
     assert agrees([0.95, 0.952], [0.94, 0.942])
     assert not agrees([0.94, 0.942], [0.95, 0.952])  # SOX is not first
@@ -165,7 +170,7 @@ def test_agreement_is_the_range_and_the_order():
 
 
 def test_no_seed_is_left_out():
-    row = _comparison._row(result("SOX", [0.95, float("nan")]))
+    row = _comparison._row(result("SOX", [0.95, float("nan")]), USPS)
     assert np.isnan(row["-(test loss)"])
     assert row["diverged"] == 1
 
@@ -174,8 +179,9 @@ def test_no_seed_is_left_out():
 def found(tmp_path_factory):
     """Findings by key, and the folder they were written to."""
     out = tmp_path_factory.mktemp("nca")
-    findings = run_study(STUDY.experiments, Scale(seeds=2, quick=True), out)
-    return {experiment.key: finding for experiment, finding in zip(STUDY.experiments, findings, strict=True)}, out
+    experiments = STUDY.experiments("quick")
+    findings = run_study(experiments, Scale(2, "quick"), out)
+    return {experiment.key: finding for experiment, finding in zip(experiments, findings, strict=True)}, out
 
 
 def test_every_block_has_every_method(found):

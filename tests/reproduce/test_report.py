@@ -9,11 +9,10 @@ import pytest
 from PIL import Image
 
 from fcco.cli import main
-from fcco.reproduce import Experiment, Finding, Scale, Study, Task, run_study
-from fcco.reproduce._figures import band, finish, new_figure
+from fcco.reproduce import Finding, Scale, run_study
 from fcco.reproduce._record import environment, read_records, write_records
 from fcco.reproduce._report import as_html, write_page
-from reproduce import work
+from reproduce.squares import STUDY
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -48,40 +47,9 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def draw(results):
-    figure, (ax,) = new_figure()
-    band(ax, [1, 2, 3], [results[:3]], "squares", 0)
-    finish(ax, "k", "k^2")
-    return figure
-
-
-def finding(results):
-    rows = [
-        {"method": "<b>SOX</b>", "test loss": 0.1279, "paper": 0.128, "difference": -0.0001, "agrees": True},
-        {"method": "MOAP", "test loss": "diverged", "paper": None, "difference": None, "agrees": None},
-        {"method": "BSGD", "test loss": results[2] / 20, "paper": 0.202, "difference": -0.002, "agrees": False},
-    ]
-    return Finding(rows, False, "BSGD is not met & w* is, *nearly*. SOX is.")
-
-
-def experiment(key, claim):
-    def tasks(scale):
-        return [Task(work.square, {"number": k}) for k in range(4)]
-
-    return Experiment(key, "squares", claim, "`square(k)` for k < 4.", tasks, finding, draw)
-
-
-STUDY = Study(
-    "squares",
-    "Squares & roots",
-    "With {seeds} seeds, by\n\n    fcco reproduce squares\n\nwhere f(w*) {is} w*.",
-    (experiment("i", "Squares are < 10"), experiment("ii", "Squares are odd")),
-    seeds=2,
-)
-
-
 def run(out, keys=None, scale=None, command="fcco reproduce squares"):
-    scale, chosen = scale or Scale(seeds=2), STUDY.choose(keys)
+    scale = scale or Scale(seeds=2)
+    chosen = STUDY.experiments(scale.name, keys)
     findings = run_study(chosen, scale, out)
     write_records(STUDY, chosen, findings, scale, out, command=command)
 
@@ -113,7 +81,7 @@ def test_it_is_whole_and_has_what_it_needs_inside(html):
 def test_every_figure_is_the_one_on_disk(folder, html):
     images = Page(html).all("img")
     assert [image["alt"] for image in images] == ["Figure: Squares are < 10", "Figure: Squares are odd"]
-    for image, name in zip(images, ("i-squares.png", "ii-squares.png"), strict=True):
+    for image, name in zip(images, ("i-small.png", "ii-odd.png"), strict=True):
         content = base64.b64decode(image["src"].removeprefix("data:image/png;base64,"), validate=True)
         assert content == (folder / name).read_bytes()
         Image.open(io.BytesIO(content)).verify()
@@ -170,7 +138,7 @@ def test_one_experiment_again_keeps_the_other(tmp_path):
 
 
 def test_small_settings_are_not_judged(tmp_path):
-    run(tmp_path, scale=Scale(seeds=2, quick=True))
+    run(tmp_path, scale=Scale(2, "quick"))
     text = Page(write_page([tmp_path], tmp_path / "page.html").read_text()).text
     assert "not judged" in text
     assert "hold" not in text
@@ -196,7 +164,7 @@ def test_the_command_rebuilds_the_page_from_results(folder, html, tmp_path, caps
 def test_numbers_of_numpy_are_numbers(tmp_path):
     import numpy as np
 
-    chosen = STUDY.experiments[:1]
+    chosen = STUDY.experiments(only="i")
     rows = [{"a": np.float64(0.5), "b": np.int64(3), "c": np.bool_(True), "d": float("inf")}]
     write_records(STUDY, chosen, [Finding(rows, np.bool_(True), "")], Scale(2), tmp_path, command="")
     (record,) = read_records(tmp_path)

@@ -1,3 +1,4 @@
+import importlib
 import io
 import os
 import signal
@@ -62,13 +63,63 @@ def test_an_edited_function_is_run_again(tmp_path, monkeypatch):
     assert results == [2, 3]
 
 
+LIBRARY = {
+    "__init__.py": "from made.kernels import step\n",
+    "kernels.py": (
+        '# how\nRATE = 0.1\n\n\ndef step(x):\n    """One."""\n    return x * RATE\n\n\ndef other(x):\n    return x\n'
+    ),
+    "figures.py": "def draw(x):\n    return x\n",
+    "study.py": (
+        "from made import figures, step\n\nTEXT = 'a'\n\n\ndef run(x):\n    from made import kernels\n\n"
+        "    return step(kernels.step(x))\n\n\ndef show(x):\n    return figures.draw(x), TEXT\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changes"),
+    [
+        ("study.py", "step(kernels", "2 * step(kernels", True),
+        ("kernels.py", "x * RATE", "x + RATE", True),
+        ("kernels.py", "RATE = 0.1", "RATE = 0.2", True),
+        ("kernels.py", "# how", "REGISTRY = {}\nREGISTRY['a'] = 1", True),
+        ("kernels.py", "    return x\n", "    return -x\n", False),
+        ("kernels.py", "# how", "# that is how", False),
+        ("kernels.py", '"""One."""', '"""A step."""', False),
+        ("figures.py", "return x", "return -x", False),
+        ("study.py", "TEXT = 'a'", "TEXT = 'b'", False),
+        ("study.py", "def show(x):", "def show(x, y=1):", False),
+    ],
+)
+def test_a_key_covers_the_code_that_is_called_and_no_other(tmp_path, monkeypatch, file, old, new, changes):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    keys = []
+    for at, edited in ((tmp_path / "before", False), (tmp_path / "after", True)):
+        (at / "made").mkdir(parents=True)
+        for name, text in LIBRARY.items():
+            (at / "made" / name).write_text(text.replace(old, new) if edited and name == file else text)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(at)
+            keys.append(Task(importlib.import_module("made.study").run, {"x": 1}).key)
+        for name in [name for name in sys.modules if name.split(".")[0] == "made"]:
+            del sys.modules[name]
+    assert (keys[0] != keys[1]) == changes
+
+
+def test_blas_and_torch_have_one_thread():
+    found = Task(work.threads, {}).run()
+    assert found["torch"] == 1
+    assert found["blas"]
+    assert set(found["blas"]) == {1}
+
+
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     """SIGKILL while tasks are under way: what was finished is kept, and no worker stays behind."""
     cache, log = tmp_path / "cache.jsonl", tmp_path / "log"
     command = [sys.executable, "-c", "from reproduce import work; work.main()", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(work.__file__))}
     process = subprocess.Popen(command, env=environment)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (cache.exists() and cache.read_text().count("\n") >= 2):
         assert process.poll() is None
         assert time.monotonic() < deadline
@@ -85,6 +136,27 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     # Each kept result was computed once; one under way when the run was killed may have been logged, and is done again.
     assert len(calls(log)) - before == 6 - kept
     assert before - kept <= 2
+
+
+@pytest.mark.parametrize("study", ["quick", "theory", "push", "nca"])
+def test_a_killed_study_goes_on_where_it_was(study, tmp_path):
+    """The command itself, killed after its first results: they are not computed again, and all files come out."""
+    cache = tmp_path / "cache.jsonl"
+    command = [sys.executable, "-m", "fcco", "reproduce", study, "--quick", "--only", "iii", "--seeds", "2"]
+    command += ["--workers", "1", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 300
+        while not (cache.exists() and "\n" in cache.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+    kept = cache.read_text().rpartition("\n")[0].splitlines()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert cache.read_text().splitlines()[: len(kept)] == kept
+    progress = [line for line in done.stderr.splitlines() if " tasks, " in line]
+    assert len(progress) == len(Cache(cache).results) - len(kept)
+    assert {path.suffix for path in tmp_path.glob("iii-*")} == {".csv", ".png", ".json"}
 
 
 def test_half_a_line_is_dropped(tmp_path):
@@ -115,6 +187,24 @@ def test_progress_says_what_is_left():
     lines = stream.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines] == ["1/3 tasks", "2/3 tasks", "3/3 tasks"]
     assert lines[-1].endswith("about 0:00 left")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_has_a_bar():
+    stream = Terminal()
+    run_tasks([Task(work.square, {"number": k}) for k in range(2)], progress=stream)
+    shown = [line.strip() for line in stream.getvalue().split("\r")[1:]]
+    assert [line[:32] for line in shown] == [
+        f"[{'':<20}] 0/2 tasks,"[:32],
+        f"[{10 * '#':<20}] 1/2 tasks,"[:32],
+        f"[{20 * '#':<20}] 2/2 tasks,"[:32],
+    ]
+    assert shown[0].endswith("time left unknown yet")
+    assert shown[2].endswith("about 0:00 left")
 
 
 def test_no_workers():

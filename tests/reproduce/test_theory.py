@@ -13,8 +13,9 @@ from fcco.reproduce.theory import STUDY
 def found(tmp_path_factory):
     """Findings by key, and the folder they were written to."""
     out = tmp_path_factory.mktemp("theory")
-    findings = run_study(STUDY.experiments, Scale(seeds=4, quick=True), out, workers=2)
-    return {experiment.key: finding for experiment, finding in zip(STUDY.experiments, findings, strict=True)}, out
+    experiments = STUDY.experiments("quick")
+    findings = run_study(experiments, Scale(4, "quick"), out, workers=2)
+    return {experiment.key: finding for experiment, finding in zip(experiments, findings, strict=True)}, out
 
 
 def test_theorem_1_holds(found):
@@ -66,7 +67,7 @@ def test_all_rows_a_step_cost_their_price(found):
 
 
 def test_every_experiment_has_a_table_and_a_figure(found):
-    for experiment in STUDY.experiments:
+    for experiment in STUDY.experiments("quick"):
         with (found[1] / f"{experiment.stem}.csv").open() as file:
             assert len(list(csv.DictReader(file))) == len(found[0][experiment.key].rows)
         picture = (found[1] / f"{experiment.stem}.png").read_bytes()
@@ -99,6 +100,8 @@ def test_the_command(tmp_path, capsys):
         (["--only", "i,vii"], "--only names experiments of i, ii, iii, iv, v, vi, got 'vii'"),
         (["--seeds", "1"], "--seeds must be at least 2, for a spread, got 1"),
         (["--workers", "0"], "workers must be at least 1, got 0"),
+        (["--scale", "paper"], "--quick is --scale quick, and cannot be --scale paper too"),
+        (["--device", "cuda"], "theory runs on cpu, got --device cuda"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, capsys, options, message):

@@ -32,6 +32,12 @@ def random_walk(seed, steps):
     return {"walk": (walk @ walk.T).exp().tanh()[0].tolist(), "nothing": None}
 
 
+def threads():
+    from threadpoolctl import threadpool_info
+
+    return {"torch": torch.get_num_threads(), "blas": [pool["num_threads"] for pool in threadpool_info()]}
+
+
 def squares(log, seconds):
     return [Task(square, {"number": k, "log": str(log), "seconds": seconds}) for k in range(6)]
 

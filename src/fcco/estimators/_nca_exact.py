@@ -107,12 +107,15 @@ def choose_start(fit: Fit, max_iter: int) -> Array:
         return warm
     sizes = _SIZES if isinstance(fit.model.init, str) else (1.0,)
     starts = [warm, *(size * fit.start for size in sizes)]
-    ends = []
-    for start in starts:
-        settles = settling(fit.model)
-        ends.append(minimise(fit, start, max_iter, lambda value, _, settles=settles: settles(value))[0])
+    ends = [_end(fit, start, max_iter) for start in starts]
     # A NaN is no end: what began there would not be finite either.
     return starts[int(np.argmin(np.nan_to_num(ends, nan=np.inf)))]
+
+
+def _end(fit: Fit, start: Array, max_iter: int) -> float:
+    """The objective that L-BFGS reaches from a start."""
+    settles = settling(fit.model)
+    return minimise(fit, start, max_iter, lambda value, _: settles(value))[0]
 
 
 def settling(model: NeighborhoodComponentsAnalysis) -> Callable[[float], bool]:

@@ -1,6 +1,7 @@
 """Experiments: what the theorems promise and what the paper reports, measured.
 
-A study is a list of :class:`Experiment`; an experiment is a list of :class:`Task` and what to make of their results.
+A study is a list of :class:`Experiment`, each made of a small file of settings (:mod:`fcco.reproduce._config`); an
+experiment is a list of :class:`Task` and what to make of their results.
 :func:`run_tasks` does the work, in parallel, and goes on where it was interrupted.
 """
 

@@ -12,21 +12,24 @@ from typing import Any
 
 from fcco.reproduce._record import command_of, write_records
 from fcco.reproduce._report import NAME, write_page
-from fcco.reproduce._study import Scale, Study, as_page, as_report, run_study
+from fcco.reproduce._study import CHECKPOINTS, Scale, Study, as_page, as_report, run_study
 
 STUDIES = {
     "quick": "every method on data that ships with scikit-learn, in two minutes",
     "theory": "the theorems hold, on problems with known constants",
     "push": "the paper's tables and figures of p-norm push",
     "nca": "the paper's figure of neighbourhood components analysis",
+    "ap": "the paper's figures and table of average precision on CIFAR",
 }
 EXAMPLES = """examples:
   fcco reproduce quick
   fcco reproduce theory --quick
   fcco reproduce theory --only i,v --seeds 50 --out results/more-seeds
   fcco reproduce theory --docs docs/theory.md
+  fcco reproduce push --config my_ijcnn1.toml
 
-An interrupted run goes on where it was: finished work is in OUT/cache.jsonl.
+An interrupted run goes on where it was: finished work is in OUT/cache.jsonl. Settings are in the TOML files of the
+study's folder, fcco/reproduce/STUDY; a changed copy, or a file with name = "..." and what differs, goes to --config.
 """
 
 
@@ -41,10 +44,15 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("study", choices=STUDIES, help="; ".join(f"{name}: {what}" for name, what in STUDIES.items()))
     parser.add_argument("--quick", action="store_true", help="small settings: about a minute, and no evidence")
+    parser.add_argument("--scale", metavar="NAME", help="a scale of the study's settings; --quick is --scale quick")
+    parser.add_argument(
+        "--config", type=Path, action="append", default=[], metavar="FILE", help="settings to lay over the shipped ones"
+    )
     parser.add_argument("--seeds", type=int, help="independent runs of every setting (default: the study's)")
     parser.add_argument("--only", metavar="KEYS", help="some of the experiments, such as i,iii")
     parser.add_argument("--out", type=Path, help="folder of the results (default: results/STUDY)")
-    parser.add_argument("--fresh", action="store_true", help="forget earlier results, as after a change of the library")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results, as after an update of PyTorch")
+    parser.add_argument("--device", default="cpu", help="where to compute, for studies that can choose (default: cpu)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument(
         "--docs", type=Path, metavar="PAGE", help="write a Markdown page too, figures in a folder beside"
@@ -58,12 +66,13 @@ def run(arguments: argparse.Namespace) -> str:
     Raises:
         ValueError: an option outside its range.
     """
-    study: Study = import_module(f"fcco.reproduce.{arguments.study}").STUDY
-    experiments = study.choose(arguments.only)
-    scale = Scale(_seeds(arguments, study), arguments.quick)
-    out = arguments.out or Path("results") / (f"{study.name}-quick" if arguments.quick else study.name)
+    study = load(arguments.study)
+    scale = _scale(arguments, study)
+    experiments = study.experiments(scale.name, arguments.only, arguments.config)
+    out = arguments.out or Path("results") / "-".join(_words(arguments, scale))
     if arguments.fresh:
         (out / "cache.jsonl").unlink(missing_ok=True)
+        shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     findings = run_study(experiments, scale, out, workers=arguments.workers, progress=sys.stderr)
     if arguments.docs is not None:
         folder = arguments.docs.with_suffix("")
@@ -76,9 +85,24 @@ def run(arguments: argparse.Namespace) -> str:
     return f"{as_report(experiments, findings)}\n\nreport: {write_page([out], out / NAME)}"
 
 
-def _seeds(arguments: argparse.Namespace, study: Study) -> int:
-    if arguments.seeds is None:
-        return 4 if arguments.quick else study.seeds
-    if arguments.seeds < 2:
+def load(name: str) -> Study:
+    """A study, by its name."""
+    study: Study = import_module(f"fcco.reproduce.{name}").STUDY
+    return study
+
+
+def _scale(arguments: argparse.Namespace, study: Study) -> Scale:
+    if arguments.quick and arguments.scale not in (None, "quick"):
+        raise ValueError(f"--quick is --scale quick, and cannot be --scale {arguments.scale} too")
+    if arguments.seeds is not None and arguments.seeds < 2:
         raise ValueError(f"--seeds must be at least 2, for a spread, got {arguments.seeds}")
-    return arguments.seeds
+    kind = arguments.device.split(":")[0]
+    if kind not in study.devices:
+        raise ValueError(f"{study.name} runs on {' or '.join(study.devices)}, got --device {arguments.device}")
+    name = "quick" if arguments.quick else arguments.scale
+    return Scale(arguments.seeds or (4 if name == "quick" else study.seeds), name, arguments.device)
+
+
+def _words(arguments: argparse.Namespace, scale: Scale) -> list[str]:
+    """The name of the folder: another one for every scale and set of changes, so that none replaces another's files."""
+    return [arguments.study, *([scale.name] if scale.name else []), *(path.stem for path in arguments.config)]

@@ -37,14 +37,19 @@ def new_figure(panels: int = 1, *, width: float = 3.6, height: float = 3.0) -> t
     return figure, list(np.atleast_1d(figure.subplots(1, panels)))
 
 
-def band(ax: Any, x: Sequence[float], runs: Any, label: str, k: int, *, marker: bool = False) -> None:
-    """The mean of ``runs`` [seeds, points] over seeds, in a band of two standard errors."""
+def band(
+    ax: Any, x: Sequence[float], runs: Any, label: str, k: int, *, marker: bool = False, above_zero: bool = False
+) -> None:
+    """The mean of ``runs`` [seeds, points] over seeds, in a band of two standard errors.
+
+    ``above_zero`` is for log axes, which have no place for a band that reaches below 0: it ends at a tenth of the mean.
+    """
     values = np.asarray(runs, dtype=float)
     mean = values.mean(axis=0)
     error = 2 * values.std(axis=0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.zeros_like(mean)
     ax.plot(x, mean, label=label, **style(k, marker=marker))
-    # A log axis has no place for a band that reaches below 0.
-    ax.fill_between(x, np.maximum(mean - error, mean / 10), mean + error, color=COLOURS[k % 7], alpha=0.2, linewidth=0)
+    low = np.maximum(mean - error, mean / 10) if above_zero else mean - error
+    ax.fill_between(x, low, mean + error, color=COLOURS[k % len(COLOURS)], alpha=0.2, linewidth=0)
 
 
 def slope(ax: Any, x: Sequence[float], anchor: float, exponent: float, label: str) -> None:

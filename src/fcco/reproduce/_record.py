@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fcco.reproduce._study import Experiment, Finding, Scale, Study
+from fcco.reproduce._study import ROMAN, Experiment, Finding, Scale, Study
 
 PACKAGES = ("fcco", "torch", "numpy", "scipy", "scikit-learn", "numba", "matplotlib")
 
@@ -59,14 +59,17 @@ def _commit() -> str | None:
 def command_of(given: Namespace) -> str:
     """The command line that asks for the same, without what only says how fast or whether again.
 
-    >>> command_of(Namespace(study="theory", quick=True, seeds=None, only="i,v", out=None))
+    >>> given = {"study": "theory", "quick": True, "scale": None, "config": [], "device": "cpu", "seeds": None}
+    >>> command_of(Namespace(**given, only="i,v", out=None))
     'fcco reproduce theory --quick --only i,v'
     """
     words = ["fcco", "reproduce", given.study] + (["--quick"] if given.quick else [])
-    for option in ("seeds", "only", "out"):
+    for path in given.config:
+        words += ["--config", str(path)]
+    for option in ("scale", "seeds", "only", "out"):
         if getattr(given, option) is not None:
             words += [f"--{option}", str(getattr(given, option))]
-    return shlex.join(words)
+    return shlex.join(words + ([] if given.device == "cpu" else ["--device", given.device]))
 
 
 def write_records(
@@ -80,14 +83,15 @@ def write_records(
 ) -> None:
     """Write a JSON file of each experiment to ``out``."""
     run: dict[str, Any] = {"command": command, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    run |= {"seeds": scale.seeds, "quick": scale.quick, "environment": environment()}
+    run |= {"seeds": scale.seeds, "scale": scale.name, "quick": scale.quick, "device": scale.device}
+    run |= {"environment": environment()}
     about = {"name": study.name, "title": study.title, "introduction": study.introduction}
     for experiment, finding in zip(experiments, findings, strict=True):
         record = {
             "study": about,
-            "place": study.experiments.index(experiment),
+            "place": ROMAN.index(experiment.key),
             "stem": experiment.stem,
-            **{key: getattr(experiment, key) for key in ("key", "claim", "method")},
+            **{key: getattr(experiment, key) for key in ("key", "claim", "method", "settings")},
             **{key: getattr(finding, key) for key in ("holds", "verdict", "rows")},
             "run": run,
         }

@@ -14,6 +14,8 @@ from string import Template
 from typing import Any
 
 from fcco.reproduce._record import read_records
+from fcco.reproduce._results import as_results
+from fcco.reproduce._study import answer
 from fcco.reproduce._tables import Row, cell, columns
 
 NAME = "report.html"
@@ -26,11 +28,17 @@ def add_to(commands: Any) -> None:
         "report",
         help="one HTML page of results",
         description="Rebuild the HTML page of what fcco reproduce left: findings, tables, figures, environment.",
-        epilog="examples:\n  fcco report\n  fcco report results/quick results/theory --out both.html",
+        epilog=(
+            "examples:\n  fcco report\n  fcco report results/quick results/theory --out both.html\n"
+            "  fcco report --results RESULTS.md"
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folders", nargs="*", type=Path, help="folders of results (default: all in results/)")
     parser.add_argument("--out", type=Path, metavar="PAGE", help="the page (default: report.html in the folder)")
+    parser.add_argument(
+        "--results", type=Path, metavar="PAGE", help="write the paper's numbers and ours, in Markdown, and no HTML page"
+    )
     parser.set_defaults(run=run)
 
 
@@ -41,6 +49,10 @@ def run(arguments: argparse.Namespace) -> str:
         ValueError: no results where they are looked for.
     """
     folders: list[Path] = arguments.folders or _all_results(Path("results"))
+    if arguments.results is not None:
+        records = [record for folder in folders for record in read_records(folder)]
+        arguments.results.write_text(as_results(records, "fcco report --results RESULTS.md"), encoding="utf-8")
+        return f"results: {arguments.results}"
     page = arguments.out or (folders[0] if len(folders) == 1 else Path("results")) / NAME
     return f"report: {write_page(folders, page)}"
 
@@ -69,13 +81,12 @@ def as_html(groups: Sequence[tuple[Path, list[Record]]]) -> str:
     """The page, from records and the folders that hold their figures."""
     records = [record for _, some in groups for record in some]
     titles = list(dict.fromkeys(record["study"]["title"] for record in records))
-    trial = [record for record in records if record["run"]["quick"]]
-    holds = sum(record["holds"] for record in records if not record["run"]["quick"])
-    judged = len(records) - len(trial)
+    trial = [record for record in records if record["holds"] is None]
+    judged, holds = len(records) - len(trial), sum(record["holds"] is True for record in records)
     summary = f"{holds} of {judged} claims hold." if judged else "Small settings, to see that everything works."
     if judged and trial:
         summary += f" {len(trial)} more were only tried in small settings, which are no evidence."
-    body = [_findings(groups), *(_study(folder, some) for folder, some in groups)]
+    body = [_findings(groups), *(_study(folder, some, titled=len(groups) > 1) for folder, some in groups)]
     template = Template((Path(__file__).parent / NAME).read_text(encoding="utf-8"))
     title = titles[0] if len(titles) == 1 else "Results"
     return template.substitute(title=escape(title), summary=escape(summary), body="\n".join(body))
@@ -86,13 +97,8 @@ def _anchor(folder: Path, record: Record) -> str:
 
 
 def _badge(record: Record) -> str:
-    if record["run"]["quick"]:
-        return '<span class="verdict trial">not judged</span>'
-    return f'<span class="verdict {"yes" if record["holds"] else "no"}">{_answer(record)}</span>'
-
-
-def _answer(record: Record) -> str:
-    return "holds" if record["holds"] else "does not hold"
+    kind = {None: "trial", True: "yes", False: "no"}[record["holds"]]
+    return f'<span class="verdict {kind}">{answer(record["holds"])}</span>'
 
 
 def _findings(groups: Sequence[tuple[Path, list[Record]]]) -> str:
@@ -120,11 +126,12 @@ def first_sentences(text: str, enough: int = 140) -> str:
     return shown
 
 
-def _study(folder: Path, records: list[Record]) -> str:
-    """A study's introduction, its experiments, and what they were run with."""
+def _study(folder: Path, records: list[Record], *, titled: bool) -> str:
+    """A study's introduction, its experiments, and what they were run with; its title, unless that is the page's."""
     study, seeds = records[0]["study"], sorted({record["run"]["seeds"] for record in records})
     introduction = study["introduction"].replace("{seeds}", " or ".join(map(str, seeds)))
-    parts = [f"<h2>{escape(study['title'])}</h2>", _paragraphs(introduction)]
+    heading = [f"<h2>{escape(study['title'])}</h2>"] if titled else []
+    parts = [*heading, _paragraphs(introduction)]
     parts += [_experiment(folder, record) for record in records]
     return "\n".join([*parts, *_runs(records)])
 
@@ -135,7 +142,8 @@ def _experiment(folder: Path, record: Record) -> str:
         f'<section id="{_anchor(folder, record)}">',
         f"<h3>({escape(record['key'])}) {escape(record['claim'])}</h3>",
     ]
-    parts.append(f"<p>{_badge(record)} {_inline(record['verdict'])}</p>")
+    first, *rest = record["verdict"].split("\n\n")
+    parts += [f"<p>{_badge(record)} {_inline(first)}</p>", *(f"<p>{_inline(text)}</p>" for text in rest)]
     if picture.exists():
         data = base64.b64encode(picture.read_bytes()).decode()
         parts.append(
@@ -200,6 +208,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Text with `code` and *emphasis*; the star of w* is neither."""
+    """Text with `code`, *emphasis* and **strong emphasis**; the star of w* is neither."""
     with_code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text.strip()))
+    with_code = re.sub(r"(?<![\w*])\*\*(\w[^*<>]*\w)\*\*(?![\w*])", r"<strong>\1</strong>", with_code)
     return re.sub(r"(?<![\w*])\*(\w[^*<>]*\w)\*(?![\w*])", r"<em>\1</em>", with_code)

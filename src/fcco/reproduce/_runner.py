@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import multiprocessing
 import os
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +19,7 @@ from typing import Any, TextIO
 import torch
 
 from fcco.reproduce._cache import Cache
+from fcco.reproduce._digest import digest
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Task:
         function: of a module, so that another process can import it; returns what JSON can say.
         settings: its arguments, which JSON can say too, seeds included.
         cost: how long it takes, in any unit: the longest go first, and the time left is estimated with it.
+        place: further arguments, on which the result does not depend, such as a folder of checkpoints.
 
     >>> Task(round, {"number": 2.6}).run()
     3
@@ -38,6 +39,7 @@ class Task:
     function: Callable[..., Any]
     settings: dict[str, Any]
     cost: float = 1.0
+    place: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -46,15 +48,14 @@ class Task:
 
     @property
     def key(self) -> str:
-        """A digest of the settings and of the function's source, though not of what the function calls."""
-        source = inspect.getsource(self.function) if inspect.isfunction(self.function) else ""
-        content = json.dumps([self.name, source, self.settings], sort_keys=True)
+        """A digest of the settings and of the code that the function runs (:mod:`fcco.reproduce._digest`)."""
+        content = json.dumps([self.name, digest(self.function), self.settings], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def run(self) -> Any:
         """The result, as it will be read from a file."""
         with _one_thread():
-            return json.loads(json.dumps(self.function(**self.settings)))
+            return json.loads(json.dumps(self.function(**self.settings, **self.place)))
 
 
 def run_tasks(
@@ -121,33 +122,43 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Workers share the cores, and sums come out the same on any machine."""
+    """Of PyTorch and of BLAS: workers share the cores, and sums come out the same on any machine."""
+    from threadpoolctl import threadpool_limits
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1):
+            yield
     finally:
         torch.set_num_threads(before)
 
 
 class _Progress:
-    """A line that says how much is done and how long the rest will take."""
+    """A line that says how much is done and how long the rest will take; on a terminal, with a bar, in place."""
 
     def __init__(self, stream: TextIO | None, total: int, cost: float) -> None:
         self.stream, self.total, self.cost = stream, total, cost
         self.count, self.spent = 0, 0.0
         self.begun = time.monotonic()
+        if total and stream is not None and stream.isatty():
+            self._write()
 
     def add(self, cost: float) -> None:
         self.count += 1
         self.spent += cost
+        self._write()
+
+    def _write(self) -> None:
         if self.stream is None:
             return
-        passed = time.monotonic() - self.begun
-        left = passed * (self.cost - self.spent) / max(self.spent, 1e-12)
-        line = f"{self.count}/{self.total} tasks, {_minutes(passed)} passed, about {_minutes(left)} left"
-        last = self.count == self.total
-        self.stream.write(f"\r{line:<60}" + ("\n" if last else "") if self.stream.isatty() else line + "\n")
+        passed, share = time.monotonic() - self.begun, self.spent / max(self.cost, 1e-12)
+        left = f"about {_minutes(passed / share - passed)} left" if share else "time left unknown yet"
+        line = f"{self.count}/{self.total} tasks, {_minutes(passed)} passed, {left}"
+        if self.stream.isatty():
+            bar = f"[{'#' * round(20 * share):<20}] {line}"
+            line = f"\r{bar:<78}" + ("\n" if self.count == self.total else "")
+        self.stream.write(line if self.stream.isatty() else line + "\n")
         self.stream.flush()
 
 

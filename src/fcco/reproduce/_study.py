@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from fcco.reproduce._config import Settings, at_scale, read
 from fcco.reproduce._figures import save
 from fcco.reproduce._runner import Task, run_tasks
 from fcco.reproduce._tables import Row, as_markdown, as_text, escaped, write_csv
 
+CHECKPOINTS = "checkpoints"
+ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
+
 
 @dataclass(frozen=True)
 class Scale:
-    """How much to do.
+    """How much to do, and where.
 
     Args:
         seeds: independent runs of every setting.
-        quick: smaller settings, to see that everything works.
+        name: of the settings' scale, such as "quick": smaller ones, to see that everything works.
+        device: what PyTorch calls it, for studies that leave the choice.
+        folder: where tasks may keep what they need again, such as checkpoints; None for nowhere.
     """
 
     seeds: int
-    quick: bool = False
+    name: str | None = None
+    device: str = "cpu"
+    folder: Path | None = None
+
+    @property
+    def quick(self) -> bool:
+        """Whether nothing is to be concluded."""
+        return self.name == "quick"
 
 
 @dataclass(frozen=True)
@@ -31,12 +44,12 @@ class Finding:
 
     Args:
         rows: its table.
-        holds: whether the claim was observed.
-        verdict: what agreed with the claim and what did not, with numbers.
+        holds: whether the claim was observed; None where there is nothing to conclude.
+        verdict: what agreed with the claim and what did not, with numbers; an empty line parts paragraphs.
     """
 
     rows: list[Row]
-    holds: bool
+    holds: bool | None
     verdict: str
 
 
@@ -52,6 +65,7 @@ class Experiment:
         tasks: the work, for a :class:`Scale`.
         judge: the finding, from the results in the order of the tasks.
         draw: the figure, from the same.
+        settings: what it was made of, for the record.
     """
 
     key: str
@@ -61,6 +75,7 @@ class Experiment:
     tasks: Callable[[Scale], list[Task]]
     judge: Callable[[list[Any]], Finding]
     draw: Callable[[list[Any]], Any]
+    settings: Settings = field(default_factory=dict)
 
     @property
     def stem(self) -> str:
@@ -76,30 +91,52 @@ class Study:
         name: what ``fcco reproduce`` calls it.
         title: the heading of its page.
         introduction: the first paragraphs of its page; ``{seeds}`` stands for their number.
-        experiments: in the order of the page.
+        folder: of its settings, a TOML file for each experiment; they are shown in the order of their keys.
+        makers: from the ``kind`` of a file to what makes an experiment of its settings.
         seeds: how many, unless told.
+        devices: where it can run.
     """
 
     name: str
     title: str
     introduction: str
-    experiments: tuple[Experiment, ...]
+    folder: Path
+    makers: Mapping[str, Callable[[Settings], Experiment]]
     seeds: int
+    devices: tuple[str, ...] = ("cpu",)
 
-    def choose(self, only: str | None) -> tuple[Experiment, ...]:
-        """The experiments named in a list with commas; all without one.
+    def experiments(
+        self, scale: str | None = None, only: str | None = None, changes: Sequence[Path] = ()
+    ) -> tuple[Experiment, ...]:
+        """The experiments, in the order of the page.
+
+        Args:
+            scale: of the settings.
+            only: keys, with commas between them; all without.
+            changes: files of settings to lay over those that are shipped; then only the experiments that they change.
 
         Raises:
-            ValueError: a name that none has.
+            ValueError: a key, scale or setting that there is not.
         """
-        if only is None:
-            return self.experiments
-        wanted = [key.strip() for key in only.split(",")]
-        known = {experiment.key: experiment for experiment in self.experiments}
+        shipped = sorted(map(read, self.folder.glob("*.toml")), key=lambda settings: ROMAN.index(settings["key"]))
+        changed = _by_name([read(path) for path in changes], [settings["name"] for settings in shipped])
+        keys = [settings["key"] for settings in shipped]
+        wanted = keys if only is None else [key.strip() for key in only.split(",")]
         for key in wanted:
-            if key not in known:
-                raise ValueError(f"--only names experiments of {', '.join(known)}, got {key!r}")
-        return tuple(known[key] for key in known if key in wanted)
+            if key not in keys:
+                raise ValueError(f"--only names experiments of {', '.join(keys)}, got {key!r}")
+        return tuple(
+            self.makers[settings["kind"]](at_scale(settings, scale, changed.get(settings["name"])))
+            for settings in shipped
+            if settings["key"] in wanted and (settings["name"] in changed or not changed)
+        )
+
+
+def _by_name(changes: list[Settings], known: list[str]) -> dict[str, Settings]:
+    for settings in changes:
+        if settings["name"] not in known:
+            raise ValueError(f"--config changes settings of {', '.join(known)}, got {settings['name']!r}")
+    return {settings["name"]: settings for settings in changes}
 
 
 def run_study(
@@ -111,8 +148,9 @@ def run_study(
     progress: TextIO | None = None,
     figures: bool = True,
 ) -> list[Finding]:
-    """Run experiments and write ``cache.jsonl``, and a CSV and a PNG of each, to ``out``."""
+    """Run experiments and write ``cache.jsonl``, and a CSV and a PNG of each, to ``out``. Quick ones prove nothing."""
     out.mkdir(parents=True, exist_ok=True)
+    scale = replace(scale, folder=out / CHECKPOINTS)
     tasks = [experiment.tasks(scale) for experiment in experiments]
     flat = run_tasks(
         [task for some in tasks for task in some], workers=workers, cache=out / "cache.jsonl", progress=progress
@@ -120,19 +158,29 @@ def run_study(
     findings, at = [], 0
     for experiment, some in zip(experiments, tasks, strict=True):
         results, at = flat[at : at + len(some)], at + len(some)
-        findings.append(experiment.judge(results))
+        finding = experiment.judge(results)
+        findings.append(replace(finding, holds=None) if scale.quick else finding)
         write_csv(findings[-1].rows, out / f"{experiment.stem}.csv")
         if figures:
             save(experiment.draw(results), out / f"{experiment.stem}.png")
     return findings
 
 
+def answer(holds: bool | None) -> str:
+    """A verdict, in words."""
+    return "not judged" if holds is None else "holds" if holds else "does not hold"
+
+
 def as_report(experiments: Sequence[Experiment], findings: Sequence[Finding]) -> str:
     """What the command prints."""
     parts = []
     for experiment, finding in zip(experiments, findings, strict=True):
-        answer = "holds" if finding.holds else "DOES NOT HOLD"
-        parts += [f"({experiment.key}) {experiment.claim}: {answer}", as_text(finding.rows), finding.verdict, ""]
+        parts += [
+            f"({experiment.key}) {experiment.claim}: {answer(finding.holds)}",
+            as_text(finding.rows),
+            finding.verdict,
+            "",
+        ]
     return "\n".join(parts).rstrip()
 
 
@@ -149,7 +197,7 @@ def as_page(
             escaped(experiment.method),
             f"![{experiment.claim}]({folder}/{experiment.stem}.png)",
             as_markdown(finding.rows),
-            f"**{'Holds' if finding.holds else 'Does not hold'}.** {escaped(finding.verdict)} "
+            f"**{answer(finding.holds).capitalize()}.** {escaped(finding.verdict)} "
             f"([CSV]({folder}/{experiment.stem}.csv))",
         ]
     return "\n\n".join(parts) + "\n"

@@ -1,5 +1,7 @@
 """The study ``fcco reproduce nca``: the paper's figure of neighbourhood components analysis, on three data sets."""
 
+from pathlib import Path
+
 from fcco.reproduce._study import Study
 from fcco.reproduce.nca import _comparison
 
@@ -14,15 +16,12 @@ STUDY = Study(
         "curves and prints no number: what stands here as the paper's was read off its figure, and is the range in "
         "which its curves lie. This page, its figures and its tables are written by\n\n"
         "    fcco reproduce nca --docs docs/nca.md\n\n"
-        "with the seeds 0 to {seeds} - 1, of which none is left out. Data is read from `FCCO_DATA`, or downloaded; the "
+        "with {seeds} seeds, from 0 on, of which none is left out. Data is read from `FCCO_DATA`, or downloaded; the "
         "usps file used for this page is rebuilt from the scans, and equals LIBSVM's to six digits. `--quick` takes "
         "scikit-learn's digits instead, and proves nothing."
     ),
-    experiments=(
-        _comparison.experiment("i", "usps"),
-        _comparison.experiment("ii", "mnist"),
-        _comparison.experiment("iii", "sensorless"),
-    ),
+    folder=Path(__file__).parent,
+    makers={"figure": _comparison.experiment},
     seeds=5,
 )
 

@@ -9,108 +9,102 @@ from typing import Any
 
 import numpy as np
 
+from fcco.reproduce._config import Settings
 from fcco.reproduce._figures import band, finish, new_figure
+from fcco.reproduce._methods import AS_PUBLISHED, EXACT, SAME_STEPS, TUNED, Setting, as_published, as_tuned, rates
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
 from fcco.reproduce._tables import Row
 from fcco.reproduce.nca import _verdict
-from fcco.reproduce.nca._data import SMALL, Array, at_hand, load, loss, penalty
+from fcco.reproduce.nca._data import Array, at_hand, load, loss, penalty
 from fcco.reproduce.nca._descent import descend
 from fcco.reproduce.nca._exact import minimise
-from fcco.reproduce.nca._settings import DECAY, EVERY, PAPER, STEPS, THEIR_CODE, Setting, tuned_setting
-from fcco.reproduce.nca._tuning import GAMMAS, STEP_SIZES, tune
-from fcco.reproduce.nca._verdict import AS_PUBLISHED, EXACT, SAME_STEPS, TUNED
+from fcco.reproduce.nca._tuning import tune
 
-QUICK_STEPS, QUICK_EVERY = 300, 100
-ITERATIONS = 40
 READING = 0.005  # what a value read off a figure may be off
 _MOST_PAIRS = 10**8  # above, the objective of the training part takes longer than a run
 
 
-def run_setting(
-    *, name: str, data: str, block: str, method: str, setting: dict[str, Any], seeds: int, steps: int, every: int
-) -> dict[str, Any]:
-    """Runs with the rates that are given."""
-    runs = _repeat(name, data, Setting(**setting), seeds=seeds, steps=steps, every=every)
-    return {"name": name, "data": data, "block": block, "method": method, **setting, **runs}
+def run_setting(*, data: str, block: str, method: str, setting: dict[str, Any], **size: Any) -> dict[str, Any]:
+    """Runs with the rates that are given; ``size`` is width, seeds, steps and every."""
+    runs = _repeat(data, Setting(**setting), **size)
+    return {"data": data, "block": block, "method": method, **setting, **runs}
 
 
-def run_tuned(*, name: str, data: str, method: str, seeds: int, steps: int, every: int, quick: bool) -> dict[str, Any]:
-    """Runs with the best rates of the grid."""
-    best = tune(load(data), method, width=PAPER[name].width, steps=steps, quick=quick)
-    setting = tuned_setting(method, best["lr"], best["gamma"])
-    runs = _repeat(name, data, setting, seeds=seeds, steps=steps, every=every)
-    return {"name": name, "data": data, "block": TUNED, "method": method, **asdict(setting), **best, **runs}
+def run_tuned(*, data: str, method: str, tuning: dict[str, Any], fixed: dict[str, Any], **size: Any) -> dict[str, Any]:
+    """Runs with the best rates of the grid; ``fixed`` is batch and decay."""
+    best = tune(load(data), method, **tuning, **fixed, width=size["width"], steps=size["steps"])
+    setting = as_tuned(method, lr=best["lr"], gamma=best["gamma"], **fixed)
+    return {**run_setting(data=data, block=TUNED, method=method, setting=asdict(setting), **size), **best}
 
 
-def run_exact(*, name: str, data: str, iterations: int) -> dict[str, Any]:
+def run_exact(*, data: str, width: int, iterations: int, decay: float) -> dict[str, Any]:
     """L-BFGS on the full objective, from the start of seed 0."""
     split = load(data)
     begun = time.process_time()
-    run = minimise(split, width=PAPER[name].width, seed=0, iterations=iterations)
+    run = minimise(split, width=width, seed=0, iterations=iterations, decay=decay)
     seconds = time.process_time() - begun
     method = f"L-BFGS, {len(run.losses) - 1} iterations"
-    measured = {"losses": [run.losses], "objectives": [_objective(data, run.a)], "seconds": [seconds]}
-    return {"name": name, "data": data, "block": EXACT, "method": method, **measured}
+    measured = {"losses": [run.losses], "objectives": [_objective(data, run.a, decay)], "seconds": [seconds]}
+    return {"data": data, "block": EXACT, "method": method, **measured}
 
 
-def _repeat(name: str, data: str, setting: Setting, *, seeds: int, steps: int, every: int) -> dict[str, Any]:
+def _repeat(data: str, setting: Setting, *, width: int, seeds: int, steps: int, every: int) -> dict[str, Any]:
     """Test losses, training objectives and seconds, tests included, of the seeds 0, 1, ..."""
     split, losses, objectives, seconds = load(data), [], [], []
     for seed in range(seeds):
         begun = time.process_time()
-        run = descend(split, setting, width=PAPER[name].width, seed=seed, steps=steps, every=every)
+        run = descend(split, setting, width=width, seed=seed, steps=steps, every=every)
         seconds.append(time.process_time() - begun)
         losses.append(run.losses)
-        objectives.append(_objective(data, run.a))
+        objectives.append(_objective(data, run.a, setting.decay))
     at = list(range(0, steps + 1, every))
     return {"losses": losses, "objectives": objectives, "seconds": seconds, "at": at}
 
 
-def _objective(data: str, a: Array) -> float | None:
+def _objective(data: str, a: Array, decay: float) -> float | None:
     """What is minimised: the loss of the training part and the weight decay."""
     train = load(data).train
-    return None if len(train.y) ** 2 > _MOST_PAIRS else loss(train, a) + penalty(a, DECAY)
+    return None if len(train.y) ** 2 > _MOST_PAIRS else loss(train, a) + penalty(a, decay)
 
 
-def tasks(scale: Scale, name: str) -> list[Task]:
-    """The authors' settings, BSGD with the step of SOX, all methods tuned, and full batches where they are few rows."""
-    data = SMALL if scale.quick else at_hand(name)
-    paper = PAPER[name]
-    size: dict[str, Any] = {
-        "name": name,
-        "data": data,
-        "seeds": scale.seeds,
-        "steps": QUICK_STEPS if scale.quick else STEPS,
-        "every": QUICK_EVERY if scale.quick else EVERY,
-    }
-    settings = [(AS_PUBLISHED, method, setting) for method, setting in paper.settings.items()]
-    settings.append((SAME_STEPS, "BSGD", replace(paper.settings["SOX"], rule="bsgd", gamma=1.0)))
-    unit = 2.0 if name == "mnist" else 1.0
+def tasks(scale: Scale, settings: Settings) -> list[Task]:
+    """The authors' settings, BSGD with the step of SOX, all methods tuned, and full batches where rows are few."""
+    data, tuning = at_hand(settings["data"]), settings["tuning"]
+    fixed: dict[str, Any] = {key: settings[key] for key in ("batch", "decay")}
+    size = {"data": data, "seeds": scale.seeds, **{key: settings[key] for key in ("width", "steps", "every")}}
+    published = {method: as_published(method, **rates(r), **fixed) for method, r in settings["published"].items()}
+    made = [(AS_PUBLISHED, method, setting) for method, setting in published.items()]
+    made.append((SAME_STEPS, "BSGD", replace(published["SOX"], rule="bsgd", gamma=1.0)))
+    unit = settings["width"] / 10
     some = [
-        Task(run_setting, {**size, "block": block, "method": method, "setting": asdict(setting)}, cost=5 * unit)
-        for block, method, setting in settings
+        Task(run_setting, {**size, "block": block, "method": method, "setting": asdict(setting)}, scale.seeds * unit)
+        for block, method, setting in made
     ]
     some += [
-        Task(run_tuned, {**size, "method": method, "quick": scale.quick}, cost=unit * (10 if method == "BSGD" else 20))
-        for method in paper.settings
+        Task(
+            run_tuned,
+            {**size, "method": method, "tuning": tuning, "fixed": fixed},
+            cost=unit * len(tuning["lr"]) * (1 if method == "BSGD" else len(tuning["gamma"])),
+        )
+        for method in published
     ]
-    if name == "usps":
-        iterations = 4 if scale.quick else ITERATIONS
-        some.append(Task(run_exact, {"name": name, "data": data, "iterations": iterations}, cost=30))
+    if settings["lbfgs"]:
+        exact = {"data": data, "width": settings["width"], "decay": settings["decay"]}
+        some.append(Task(run_exact, {**exact, "iterations": settings["lbfgs"]}, cost=30))
     return some
 
 
-def judge(results: list[Any]) -> Finding:
+def judge(results: list[Any], settings: Settings) -> Finding:
     """The table, and how far it is from the paper's figure."""
-    rows = [_row(result) for result in results]
-    return Finding(rows, _verdict.agrees(rows), _verdict.compare(rows))
+    rows = [_row(result, settings) for result in results]
+    return Finding(rows, _verdict.agrees(rows), _verdict.compare(rows, settings["tuning"]))
 
 
-def _row(result: dict[str, Any]) -> Row:
+def _row(result: dict[str, Any], settings: Settings) -> Row:
     accuracy = -np.array([run[-1] for run in result["losses"]], dtype=float)
-    name, published = result["name"], result["block"] == AS_PUBLISHED and result["data"] != SMALL
-    low, high = PAPER[name].accuracy
+    published = result["block"] == AS_PUBLISHED and result["data"] in (settings["name"], at_hand(settings["name"]))
+    low, high = settings["range"]
     row: Row = {"data": result["data"], "block": result["block"], "method": result["method"]}
     row |= {key: result.get(key) for key in ("lr", "gamma", "beta")}
     row |= {
@@ -118,9 +112,9 @@ def _row(result: dict[str, Any]) -> Row:
         "std": float(accuracy.std()) if len(accuracy) > 1 else None,
         "best on the way": float(-np.mean(np.array(result["losses"], dtype=float), axis=0).min()),
         "paper's figure": f"{low:g} to {high:g}" if published else None,
-        "their code, seed 0": THEIR_CODE.get(name, {}).get(result["method"]) if published else None,
+        "their code, seed 0": settings["their_code"].get(result["method"]) if published else None,
         "in its range": bool(low - READING <= accuracy.mean() <= high + READING)
-        if result["data"] == name and published
+        if published and result["data"] == settings["name"]
         else None,
     }
     objectives = np.array(result["objectives"], dtype=float)
@@ -149,16 +143,21 @@ def draw(results: list[Any]) -> Any:
     return figure
 
 
-def experiment(key: str, name: str) -> Experiment:
+def experiment(settings: Settings) -> Experiment:
     """The curves of one data set."""
+    tuning = settings["tuning"]
+    method = METHOD.format(lr=tuning["lr"], gamma=tuning["gamma"], reading=READING)
+    if settings["lbfgs"]:
+        method += EXACT_METHOD.format(iterations=settings["lbfgs"])
     return Experiment(
-        key=key,
-        name=name,
-        claim=f"{name}: the paper's figure",
-        method=METHOD + (EXACT_METHOD if name == "usps" else SUBSET_METHOD if name == "sensorless" else ""),
-        tasks=partial(tasks, name=name),
-        judge=judge,
+        key=settings["key"],
+        name=settings["name"],
+        claim=f"{settings['name']}: the paper's figure",
+        method=method + (SUBSET_METHOD if settings["data"] == "sensorless" else ""),
+        tasks=partial(tasks, settings=settings),
+        judge=partial(judge, settings=settings),
         draw=draw,
+        settings=settings,
     )
 
 
@@ -170,17 +169,17 @@ METHOD = (
     "neighbours, with equal estimates. f does not change when u is multiplied by a number, so that MOAP's n/B "
     "cancels in a gradient that goes through u. Same steps: BSGD with SOX's lr and beta. Tuned alike: this "
     "library's methods, as `fcco.losses.NCALoss(n, rule=...)` has them, on batches of shuffled passes; beta = 0.1 for "
-    f"MOAP and SOX, lr in {STEP_SIZES} and gamma in {GAMMAS}, all pairs, by the loss of one run with another seed "
+    "MOAP and SOX, lr in {lr} and gamma in {gamma}, all pairs, by the loss of one run with another seed "
     "on a tenth of the training part held out, for the same number of steps. gamma is the rate of a row's visit: "
     "MOAP, under which all rows decay at every step, has gamma B/n. BSGD is the loss of the batch alone. 'train "
     "objective' is what is minimised, weight decay included, where all pairs of training rows are not too many. "
-    f"'In its range' allows {READING:g} for reading the figure. 'Best on the way' is the best of the mean curve. "
+    "'In its range' allows {reading:g} for reading the figure. 'Best on the way' is the best of the mean curve. "
     "Seconds are processor time of one run, tests included. Bands are two standard errors; ± and std are "
     "deviations of the seeds. One run decides the tuning, so that between pairs closer than the seeds' deviation "
     "chance does. 'Holds' says that the published runs all end in the range of the paper's curves, and that SOX "
     "has the best mean of them, by however little."
 )
-EXACT_METHOD = f" Exact: L-BFGS on the objective over all pairs, {ITERATIONS} iterations, from the start of seed 0."
+EXACT_METHOD = " Exact: L-BFGS on the objective over all pairs, {iterations} iterations, from the start of seed 0."
 SUBSET_METHOD = (
     " On a machine that has only the subset of 200 rows a class (1,980 to train on, 220 to test), it stands in for the "
     "58,509 rows, and the table says so. Test points are each other's neighbours, so that fewer of them lie farther "

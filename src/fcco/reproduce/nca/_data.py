@@ -27,13 +27,19 @@ def at_hand(name: str) -> str:
 
 @lru_cache(maxsize=2)
 def load(data: str) -> Split:
-    """Training and test part, scaled to [0, 1], of "usps", "mnist", "sensorless", "sensorless subset" or "digits"."""
+    """Training and test part, scaled to [0, 1], of "usps", "mnist", "sensorless", "sensorless subset" or "digits".
+
+    Raises:
+        ValueError: another name.
+    """
     if data == "usps":
         return split_nca(load_usps())
     if data == "mnist":
         return split_nca(load_mnist())
     if data in ("sensorless", SUBSET):
         return split_nca(load_sensorless("all" if data == "sensorless" else "balanced"))
+    if data != SMALL:
+        raise ValueError(f"data must be usps, mnist, sensorless, {SUBSET} or {SMALL}, got {data!r}")
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)

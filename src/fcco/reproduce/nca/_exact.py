@@ -10,10 +10,9 @@ from fcco.datasets import Split
 from fcco.functional import nca_loss
 from fcco.reproduce.nca._data import Array, loss, start
 from fcco.reproduce.nca._descent import Trace
-from fcco.reproduce.nca._settings import DECAY
 
 
-def minimise(split: Split, *, width: int, seed: int, iterations: int) -> Trace:
+def minimise(split: Split, *, width: int, seed: int, iterations: int, decay: float) -> Trace:
     """L-BFGS on F(A) + decay/2 |A|², from the start that the seed has; test losses at the start and at every iteration.
 
     F is not convex: what is reached is a stationary point at best.
@@ -24,7 +23,7 @@ def minimise(split: Split, *, width: int, seed: int, iterations: int) -> Trace:
 
     def value_and_gradient(flat: Array) -> tuple[float, Array]:
         a = torch.from_numpy(flat.reshape(first.shape).astype(np.float32)).requires_grad_()
-        value = nca_loss(x @ a.T, y) + 0.5 * DECAY * a.square().sum()
+        value = nca_loss(x @ a.T, y) + 0.5 * decay * a.square().sum()
         (gradient,) = torch.autograd.grad(value, a)
         return value.item(), gradient.double().numpy().ravel()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from fcco.reproduce._methods import AS_PUBLISHED, EXACT, SAME_STEPS, TUNED, ends_of_grid
 from fcco.reproduce._tables import Row
 from fcco.reproduce.nca._data import SUBSET
-from fcco.reproduce.nca._tuning import STEP_SIZES
 
-AS_PUBLISHED, SAME_STEPS, TUNED, EXACT = "as published", "same steps", "tuned alike", "exact"
 SCORE = "-(test loss)"
 
 
@@ -16,9 +17,10 @@ def agrees(rows: list[Row]) -> bool:
     return all(row["in its range"] is not False for row in published) and published[0]["method"] == "SOX"
 
 
-def compare(rows: list[Row]) -> str:
+def compare(rows: list[Row], tuning: dict[str, Any]) -> str:
     """On agreement with the paper, on what the steps explain, and on what tuning changes."""
-    return " ".join([_agreement(rows), _steps(rows), _tuning(rows), *_full_batch(rows)])
+    tuned = f"{_tuning(rows)} {ends_of_grid(rows, tuning)}"
+    return "\n\n".join([_agreement(rows), _steps(rows), tuned, *_full_batch(rows)])
 
 
 def _block(rows: list[Row], block: str) -> list[Row]:
@@ -72,11 +74,9 @@ def _steps(rows: list[Row]) -> str:
 def _tuning(rows: list[Row]) -> str:
     tuned, published = _block(rows, TUNED), _block(rows, AS_PUBLISHED)
     now, before = (some[0][SCORE] - some[-1][SCORE] for some in (tuned, published))
-    at_end = [row["method"] for row in tuned if row["lr"] in (STEP_SIZES[0], STEP_SIZES[-1])]
     return (
         f"Tuned alike, best first: {_ends(tuned)}. {_lead(tuned)}. The four lie within {now:.4f}, which were within "
-        f"{before:.4f}; the best of them is {tuned[0][SCORE] - published[0][SCORE]:+.4f} from the best as published. "
-        f"The lr chosen is at an end of the grid for {', '.join(at_end) or 'none'}."
+        f"{before:.4f}; the best of them is {tuned[0][SCORE] - published[0][SCORE]:+.4f} from the best as published."
     )
 
 

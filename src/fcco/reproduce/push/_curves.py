@@ -3,71 +3,78 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from fcco.reproduce._config import Settings
 from fcco.reproduce._figures import band, finish, new_figure
+from fcco.reproduce._methods import Setting, as_published, rates
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
 from fcco.reproduce._tables import Row
-from fcco.reproduce.push._data import load, stand_in
+from fcco.reproduce.push._data import load
 from fcco.reproduce.push._descent import repeat
 from fcco.reproduce.push._runs import curves, summary
-from fcco.reproduce.push._settings import PUBLISHED, QUICK_STEPS, STEPS, Setting
 
-BATCHES = (8, 16, 32, 64)
-GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-EVERY = 100
 STARTS = ("as published", "from w = 0")
 
 
-def run_curve(*, name: str, data: str, start: str, setting: dict[str, Any], seeds: int, steps: int) -> dict[str, Any]:
-    """Test losses of every seed, every 100 iterations."""
-    runs = repeat(load(data), Setting(**setting), seeds=seeds, steps=steps, every=EVERY)
-    return {"name": name, "data": data, "start": start, **setting, **runs}
+def run_curve(
+    *, name: str, data: str, start: str, setting: dict[str, Any], seeds: int, steps: int, every: int
+) -> dict[str, Any]:
+    """Test losses of every seed, every so many iterations."""
+    made = Setting(**setting)
+    runs = repeat(load(data), made, decay=made.decay, seeds=seeds, steps=steps, every=every)
+    return {"name": name, "data": data, "start": start, "every": every, **setting, **runs}
 
 
-def _task(name: str, start: str, setting: Setting, scale: Scale) -> Task:
-    what = {"name": name, "data": stand_in(name, scale), "start": start, "setting": asdict(setting)}
-    size = {"seeds": scale.seeds, "steps": QUICK_STEPS if scale.quick else STEPS}
-    return Task(run_curve, {**what, **size}, cost=setting.batch / 6)
+def _task(settings: Settings, scale: Scale, name: str, start: str, **changed: Any) -> Task:
+    """The published SOX, or the same from w = 0 and the first estimate of each row, with some rates changed."""
+    sox = settings["sox"][name]
+    batch: int = changed.get("batch") or settings["batch"]
+    setting = as_published("SOX", **rates(sox), batch=batch, decay=settings["decay"])
+    made = replace(setting, as_coded=start == STARTS[0], **changed)
+    size = {"seeds": scale.seeds, "steps": settings["steps"], "every": settings["every"]}
+    what = {"name": name, "data": sox["data"], "start": start, "setting": asdict(made)}
+    return Task(run_curve, {**what, **size}, cost=batch / 6)
 
 
-def _sox(name: str, start: str) -> Setting:
-    """The published SOX, or the same from w = 0 and the first estimate of each row."""
-    return replace(PUBLISHED[name]["SOX"].setting("SOX"), as_coded=start == STARTS[0])
-
-
-def batch_tasks(scale: Scale) -> list[Task]:
+def batch_tasks(scale: Scale, settings: Settings) -> list[Task]:
     """B1 = B2 by themselves."""
-    start = STARTS[0]
     return [
-        _task(name, start, replace(_sox(name, start), batch=batch), scale) for name in PUBLISHED for batch in BATCHES
+        _task(settings, scale, name, STARTS[0], batch=batch)
+        for name in settings["sox"]
+        for batch in settings["batches"]
     ]
 
 
-def gamma_tasks(scale: Scale) -> list[Task]:
+def gamma_tasks(scale: Scale, settings: Settings) -> list[Task]:
     """gamma by itself, from either start."""
     return [
-        _task(name, start, replace(_sox(name, start), gamma=gamma), scale)
-        for name in PUBLISHED
+        _task(settings, scale, name, start, gamma=gamma)
+        for name in settings["sox"]
         for start in STARTS
-        for gamma in (GAMMAS[1::2] if scale.quick else GAMMAS)
+        for gamma in settings["gammas"]
     ]
+
+
+def _names(results: list[Any]) -> list[str]:
+    return list(dict.fromkeys(result["name"] for result in results))
 
 
 def _reached(result: dict[str, Any], level: float) -> int | None:
     """The first iteration at which the mean loss is at most ``level``."""
     below = np.flatnonzero(curves(result).mean(axis=0) <= level)
-    return EVERY * int(below[0]) if len(below) else None
+    return int(result["every"] * below[0]) if len(below) else None
 
 
 def judge_batches(results: list[Any]) -> Finding:
     """Iterations until the mean loss is the highest of those at the end."""
     rows, fewer, parts = [], True, []
-    for name in PUBLISHED:
+    for name in _names(results):
         mine = [result for result in results if result["name"] == name and len(curves(result))]
         level = max(summary(result)["test loss"] for result in mine)
         some = [
@@ -76,7 +83,9 @@ def judge_batches(results: list[Any]) -> Finding:
             for result in mine
         ]
         needed = [row["iterations to it"] or 0 for row in some]
-        fewer = fewer and len(needed) == len(BATCHES) and all(a >= b for a, b in pairwise(needed))
+        fewer = (
+            fewer and len(mine) == sum(r["name"] == name for r in results) and all(a >= b for a, b in pairwise(needed))
+        )
         parts.append(f"{name} " + ", ".join(f"{row['iterations to it']:,} (B = {row['B']})" for row in some))
         rows += some
     lost, runs = sum(row["diverged"] for row in rows), len(rows) * len(results[0]["losses"])
@@ -92,7 +101,7 @@ def judge_gammas(results: list[Any]) -> Finding:
     """The loss at the end by gamma."""
     rows = [{"data": r["data"], "start": r["start"], "gamma": r["gamma"], **summary(r)} for r in results]
     parts, holds = [], True
-    for name in PUBLISHED:
+    for name in _names(results):
         for start in STARTS:
             found = {r["gamma"]: summary(r) for r in results if (r["name"], r["start"]) == (name, start)}
             best = _best(found)
@@ -113,9 +122,11 @@ def _sentence(found: dict[float, Row], best: float | None) -> str:
     if best is None:
         return "with every gamma a run diverges." + tail
     losses = [row["test loss"] for row in found.values() if not row["diverged"]]
-    one, least = found[1.0], found[best]
+    one, least = found.get(1.0), found[best]
     text = f"gamma = {best} is best, with {least['test loss']:.4f} ± {least['std']:.4f}, and the worst is at "
     text += f"{max(losses):.4f}"
+    if one is None:
+        return text + "." + tail
     if not one["diverged"] and best != 1.0:
         away = (one["test loss"] - least["test loss"]) / max(one["std"], least["std"])
         text += f"; gamma = 1 ends at {one['test loss']:.4f}, {away:.1f} standard deviations of a run above"
@@ -126,8 +137,8 @@ def _sentence(found: dict[float, Row], best: float | None) -> str:
 
 def draw_batches(results: list[Any]) -> Any:
     """A panel for every data set."""
-    figure, axes = new_figure(len(PUBLISHED), width=4.2)
-    for ax, name in zip(axes, PUBLISHED, strict=True):
+    figure, axes = new_figure(len(_names(results)), width=4.2)
+    for ax, name in zip(axes, _names(results), strict=True):
         _lines(ax, {f"B = {2 * r['batch']}": r for r in results if r["name"] == name})
         finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"SOX on {name}")
     return figure
@@ -135,7 +146,7 @@ def draw_batches(results: list[Any]) -> Any:
 
 def draw_gammas(results: list[Any]) -> Any:
     """A panel for every data set and start."""
-    panels = [(name, start) for name in PUBLISHED for start in STARTS]
+    panels = [(name, start) for name in _names(results) for start in STARTS]
     figure, axes = new_figure(len(panels), width=3.2)
     for ax, panel in zip(axes, panels, strict=True):
         _lines(ax, {f"gamma = {r['gamma']}": r for r in results if (r["name"], r["start"]) == panel})
@@ -150,35 +161,46 @@ def _lines(ax: Any, labelled: dict[str, dict[str, Any]]) -> None:
         losses, lost = curves(result), summary(result)["diverged"]
         if len(losses):
             points = losses.shape[1]
-            band(ax, [EVERY * i for i in range(points)], losses, label + (f" ({lost} diverge)" if lost else ""), k)
+            x, name = [result["every"] * i for i in range(points)], label + (f" ({lost} diverge)" if lost else "")
+            band(ax, x, losses, name, k, above_zero=True)
             shown += losses[:, points // 10 :].mean(axis=0).tolist()
     ax.set_ylim(0.97 * min(shown), 1.05 * max(shown))
 
 
-BATCH_EXPERIMENT = Experiment(
-    key="iii",
-    name="batch",
-    claim="SOX needs fewer iterations as B grows",
-    method=(
-        f"SOX as published but for B1 = B2 in {BATCHES}, that is B = B1 + B2; rates stay the same. The test loss every "
-        f"{EVERY} iterations. The paper does not say which B its figure has. Bands are two standard errors."
-    ),
-    tasks=batch_tasks,
-    judge=judge_batches,
-    draw=draw_batches,
-)
-GAMMA_EXPERIMENT = Experiment(
-    key="iv",
-    name="gamma",
-    claim="gamma = 1 is not the best choice",
-    method=(
-        f"SOX as published but for gamma in {GAMMAS}. The authors' start, weights from U(-1, 1) and u = 0, multiplies "
-        "the first gradients by powers of gamma, a warm-up that is the longer the smaller gamma is. So the same once "
-        "more from w = 0, with rows that begin at their first estimate: here gamma averages and does nothing else, and "
-        "gamma = 1 is BSGD with momentum. 'Holds' is about the authors' start, and of the gamma with which no run "
-        "diverges. The paper does not say which gamma its figure has. Bands are two standard errors."
-    ),
-    tasks=gamma_tasks,
-    judge=judge_gammas,
-    draw=draw_gammas,
-)
+def batches(settings: Settings) -> Experiment:
+    """Curves while B varies."""
+    return Experiment(
+        key=settings["key"],
+        name=settings["name"],
+        claim="SOX needs fewer iterations as B grows",
+        method=(
+            f"SOX as published but for B1 = B2 in {settings['batches']}, that is B = B1 + B2; rates stay the same. The "
+            f"test loss every {settings['every']} iterations. The paper does not say which B its figure has. Bands are "
+            "two standard errors."
+        ),
+        tasks=partial(batch_tasks, settings=settings),
+        judge=judge_batches,
+        draw=draw_batches,
+        settings=settings,
+    )
+
+
+def gammas(settings: Settings) -> Experiment:
+    """Curves while gamma varies."""
+    return Experiment(
+        key=settings["key"],
+        name=settings["name"],
+        claim="gamma = 1 is not the best choice",
+        method=(
+            f"SOX as published but for gamma in {settings['gammas']}. The authors' start, weights from U(-1, 1) and "
+            "u = 0, multiplies the first gradients by powers of gamma, a warm-up that is the longer the smaller gamma "
+            "is. So the same once more from w = 0, with rows that begin at their first estimate: here gamma averages "
+            "and does nothing else, and gamma = 1 is BSGD with momentum. 'Holds' is about the authors' start, and of "
+            "the gamma with which no run diverges. The paper does not say which gamma its figure has. Bands are two "
+            "standard errors."
+        ),
+        tasks=partial(gamma_tasks, settings=settings),
+        judge=judge_gammas,
+        draw=draw_gammas,
+        settings=settings,
+    )

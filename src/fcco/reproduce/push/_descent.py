@@ -13,8 +13,8 @@ import torch
 from fcco.datasets import Split
 from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
 from fcco.estimators._loop import PUSH, Draws, Run, new_run, train
-from fcco.reproduce.push._data import penalty, push_loss
-from fcco.reproduce.push._settings import P, Setting
+from fcco.reproduce._methods import Setting
+from fcco.reproduce.push._data import P, penalty, push_loss
 
 
 class Batches(NamedTuple):
@@ -31,13 +31,13 @@ class Trace:
     Args:
         losses: on the test part, after the iterations 0, ``every``, 2 ``every``...
         train_loss: on the training part, at the end.
-        penalty: of the weights at the end, with the published decay.
+        w: the weights at the end.
         seconds: of the processor, for the steps alone.
     """
 
     losses: list[float]
     train_loss: float
-    penalty: float
+    w: Array
     seconds: float
 
 
@@ -121,14 +121,15 @@ def descend(split: Split, setting: Setting, batches: Batches, *, seed: int, ever
         advance(last + 1 - done)
         seconds, done = seconds + time.process_time() - begun, last + 1
         losses.append(push_loss(split.test, run.w))
-    with np.errstate(over="ignore"):
-        return Trace(losses, push_loss(split.train, run.w), penalty(run.w), seconds)
+    return Trace(losses, push_loss(split.train, run.w), run.w, seconds)
 
 
-def repeat(split: Split, setting: Setting, *, seeds: int, steps: int, every: int, first: int = 0) -> dict[str, list]:
+def repeat(
+    split: Split, setting: Setting, *, decay: float, seeds: int, steps: int, every: int, first: int = 0
+) -> dict[str, list]:
     """Runs of as many seeds, from ``first`` on: test losses [seeds, points], objectives and seconds, drawing included.
 
-    None stands for a number that is not finite.
+    ``decay`` is that of the objective, whatever that of the runs. None stands for a number that is not finite.
     """
     losses, objectives, seconds = [], [], []
     for seed in range(first, first + seeds):
@@ -137,7 +138,7 @@ def repeat(split: Split, setting: Setting, *, seeds: int, steps: int, every: int
         drawing = time.process_time() - begun
         trace = descend(split, setting, batches, seed=seed, every=every)
         losses.append([_finite_or_none(loss) for loss in trace.losses])
-        objectives.append(_finite_or_none(trace.train_loss + trace.penalty))
+        objectives.append(_finite_or_none(trace.train_loss + penalty(trace.w, decay)))
         seconds.append(drawing + trace.seconds)
     return {"losses": losses, "objectives": objectives, "seconds": seconds}
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from fcco.reproduce._tables import Row
-from fcco.reproduce.push._tuning import GAMMAS, STEP_SIZES
+from typing import Any
 
-AS_PUBLISHED, OTHER_SEEDS, SAME_STEPS, EXACT = "as published", "other seeds", "same steps", "exact"
+from fcco.reproduce._methods import AS_PUBLISHED, EXACT, OTHER_SEEDS, SAME_STEPS, ends_of_grid
+from fcco.reproduce._tables import Row
+
 TUNED = ("tuned alike (loss)", "tuned alike (held-out objective)", "tuned alike (objective)")
 
 
-def compare(rows: list[Row]) -> str:
+def compare(rows: list[Row], tuning: dict[str, Any]) -> str:
     """On agreement with the paper, on what the steps explain, on what tuning changes, and on time."""
     by = {(row["block"], row["method"]): row for row in rows}
     exact = next(row for row in rows if row["block"] == EXACT)
-    parts = [_agreement(rows), _others(rows), _steps(by), *(_tuned(rows, block) for block in TUNED)]
-    return " ".join([*parts, _edges(rows), _optimum(rows, exact), _boosting(by)])
+    tuned = [*(_tuned(rows, block) for block in TUNED), ends_of_grid(rows, tuning)]
+    paragraphs = [f"{_agreement(rows)} {_others(rows)}", _steps(by), " ".join(tuned), _optimum(rows, exact)]
+    return "\n\n".join([*paragraphs, _boosting(by)])
 
 
 def _number(value: float | None) -> str:
-    return "divergence" if value is None else f"{value:.4f}"
+    return "divergence" if value is None else f"{value:.4f}" if value < 1000 else f"{value:.1e}"
 
 
 def _agreement(rows: list[Row]) -> str:
@@ -60,17 +62,6 @@ def _tuned(rows: list[Row], block: str) -> str:
         for row in sorted(known, key=lambda row: row["test loss"])
     )
     return f"{block.capitalize()}, best first: {ends}."
-
-
-def _edges(rows: list[Row]) -> str:
-    """Choices at an end of the grid, beyond which there may be better ones."""
-    found = [
-        f"{row['method']}'s {name} = {row[name]:g} ({row['block']})"
-        for row in rows
-        for name, values in (("lr", STEP_SIZES), ("gamma", GAMMAS))
-        if row["block"] in TUNED and row[name] in (values[0], values[-1])
-    ]
-    return f"At an end of the grid: {', '.join(found)}." if found else "No choice is at an end of the grid."
 
 
 def _optimum(rows: list[Row], exact: Row) -> str:

@@ -5,63 +5,40 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fcco.reproduce._config import Settings
 from fcco.reproduce._figures import band, finish, new_figure, style
 from fcco.reproduce._runner import Task
-from fcco.reproduce._study import Finding, Scale
+from fcco.reproduce._study import Experiment, Finding, Scale
 from fcco.reproduce._tables import Row
-from fcco.reproduce.quick._objectives import Objective, make
+from fcco.reproduce.quick._objectives import DIGITS, Objective, P, make
 from fcco.reproduce.quick._runs import Runs, optimum
 
 POINTS = 20
-TUNING_SEEDS = 6  # fewer choose rates at the verge of divergence, where the next seed goes over it
 TUNING, TEST = 101, 0  # the draws of the one are not those of the other
 ORDER = ("BSGD", "SOAP", "MOAP", "SOX", "SCGD", "NASA")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is compared.
-
-    Args:
-        objective: its name in ``_objectives``.
-        batches: B1 = B2, each a panel.
-        steps: of every run.
-        rates: the grid of lr.
-        gammas: the grid of gamma, for methods that have one.
-        methods: names of ``fcco.METHODS``.
-        lbfgs: iterations to the exact minimum.
-    """
-
-    objective: str
-    batches: tuple[int, ...]
-    steps: int
-    rates: tuple[float, ...]
-    gammas: tuple[float, ...]
-    methods: tuple[str, ...] = ORDER
-    lbfgs: int = 500
-
-    def tasks(self, scale: Scale) -> list[Task]:
-        """The exact minimum, and every method at every batch size."""
-        steps = self.steps // 10 if scale.quick else self.steps
-        iterations = self.lbfgs // 10 if scale.quick else self.lbfgs
-        one = Task(minimum, {"objective": self.objective, "iterations": iterations}, cost=self.steps)
-        size = {"steps": steps, "rates": self.rates, "seeds": scale.seeds}
-        return [one] + [
-            Task(
-                compare,
-                {"objective": self.objective, "method": method, "batch": batch, **size}
-                | {"gammas": (1.0,) if method == "BSGD" else self.gammas},
-                cost=self.steps * (2 if method == "BSGD" else 1 + len(self.gammas)),
-            )
-            for batch in self.batches
-            for method in self.methods
-        ]
+def tasks(scale: Scale, settings: Settings) -> list[Task]:
+    """The exact minimum, and every method at every batch size."""
+    objective, steps, gammas = settings["objective"], settings["steps"], settings["gamma"]
+    one = Task(minimum, {"objective": objective, "iterations": settings["lbfgs"]}, cost=steps)
+    size = {"steps": steps, "rates": settings["lr"], "seeds": scale.seeds, "tuning_seeds": settings["tuning_seeds"]}
+    return [one] + [
+        Task(
+            compare,
+            {"objective": objective, "method": method, "batch": batch, **size}
+            | {"gammas": [1.0] if method == "BSGD" else gammas},
+            cost=steps * (2 if method == "BSGD" else 1 + len(gammas)),
+        )
+        for batch in settings["batches"]
+        for method in settings["methods"]
+    ]
 
 
 def _starts(objective: Objective, seeds: int, seed: int) -> Tensor:
@@ -88,19 +65,27 @@ def _exact(objective: Objective, weights: Tensor, diverged: Tensor) -> list[floa
 
 
 def compare(
-    *, objective: str, method: str, batch: int, steps: int, rates: Sequence[float], gammas: Sequence[float], seeds: int
+    *,
+    objective: str,
+    method: str,
+    batch: int,
+    steps: int,
+    rates: Sequence[float],
+    gammas: Sequence[float],
+    seeds: int,
+    tuning_seeds: int,
 ) -> dict[str, Any]:
     """The best lr and gamma by the mean exact objective at the end on tuning seeds, run again on others."""
     made = make(objective)
     scores: dict[tuple[float, float], float] = {}
     for gamma in gammas:
-        starts = _starts(made, TUNING_SEEDS, TUNING)
+        starts = _starts(made, tuning_seeds, TUNING)
         runs = Runs(made, method, tuple(rates), starts, steps=steps, batch=batch, gamma=gamma, seed=TUNING)
         for _ in range(steps):
             runs.step()
         ends = _exact(made, runs.weights, runs.diverged)
         for k, lr in enumerate(rates):
-            scores[lr, gamma] = statistics.fmean(ends[k * TUNING_SEEDS : (k + 1) * TUNING_SEEDS])
+            scores[lr, gamma] = statistics.fmean(ends[k * tuning_seeds : (k + 1) * tuning_seeds])
     lr, gamma = min(scores, key=lambda pair: scores[pair])
     setting = {"objective": objective, "method": method, "batch": batch, "lr": lr, "gamma": gamma, "steps": steps}
     setting |= {"tried": len(scores), "diverged": sum(score == math.inf for score in scores.values())}
@@ -183,6 +168,63 @@ def draw(results: list[Any]) -> Any:
             # Nothing is below the minimum but for rounding, and a log axis ends above 0.
             excess = [[max(v - exact["minimum"], 1e-6) for v in point] for point in result["values"]]
             by_seed = [list(seed) for seed in zip(*excess, strict=True)]
-            band(ax, result["at"], by_seed, result["method"], k)
+            band(ax, result["at"], by_seed, result["method"], k, above_zero=True)
         finish(ax, "steps", "F(w) - minimum" if ax is axes[0] else "", f"{batch} + {batch} rows a step", log="y")
     return figure
+
+
+ABOUT = {
+    "p-norm push": (
+        f"A linear scorer of ten features of the breast-cancer data, p = {P}, exponential loss, from w = 0: benign "
+        "cases outside, malignant ones inside."
+    ),
+    "NCA": (
+        f"A linear embedding of the first {DIGITS:,} digits into ten dimensions, from U(-1, 1) / 8; the rows of a "
+        "batch are outer and inner. SCGD and NASA, which would evaluate all rows, are left out. The objective is not "
+        "convex, and the minimum that of one start."
+    ),
+    "average precision": (
+        "A linear scorer of ten features of the breast-cancer data, squared hinge with margin 1, from w = 0: malignant "
+        "cases outside, all cases inside."
+    ),
+}
+CLOSING = {
+    "p-norm push": (
+        "MOAP's n/B1 multiplies a row's first estimates, and their p-th power with it: it needs far smaller steps."
+    ),
+    "average precision": (
+        "The problem is easy: the in-batch loss all but reaches the minimum, and there is little for a table to win. "
+        "SOX does not bear the large steps of the others here; it alone differentiates f at the row before its update, "
+        "and outside log space without a floor."
+    ),
+}
+METHOD = (
+    "lr in {lr}, and gamma in {gamma} where a method has one, by the mean exact objective after {steps:,} steps on "
+    "{tuning_seeds} seeds that are not used again; lr falls to 0 along a cosine, beta is 0.1 where a method has one. A "
+    "setting in which a seed diverges is out. Bands and +- are two standard errors. 'Holds' says that SOX ends below "
+    "BSGD by more than both errors, at every batch size, and no more."
+)
+
+
+def experiment(settings: Settings) -> Experiment:
+    """Every method on one objective.
+
+    Raises:
+        ValueError: an objective or a method that there is not, or no BSGD and SOX to compare.
+    """
+    objective, methods = settings["objective"], settings["methods"]
+    if objective not in ABOUT or not {"BSGD", "SOX"} <= set(methods) <= set(ORDER):
+        raise ValueError(
+            f"{settings['name']} has an objective of {', '.join(ABOUT)} and methods of {', '.join(ORDER)}, BSGD and "
+            f"SOX among them, got {objective!r} and {', '.join(methods)}"
+        )
+    return Experiment(
+        key=settings["key"],
+        name=settings["name"],
+        claim=settings["claim"],
+        method=f"{ABOUT[objective]} {METHOD.format(**settings)}",
+        tasks=partial(tasks, settings=settings),
+        judge=partial(judge, closing=CLOSING.get(objective, "")),
+        draw=draw,
+        settings=settings,
+    )

@@ -1,5 +1,7 @@
 """The study ``fcco reproduce theory``: evidence that the theorems hold, on problems with known constants."""
 
+from pathlib import Path
+
 from fcco.reproduce._study import Study
 from fcco.reproduce.theory import _boost, _methods, _scaling, _split, _stationarity, _tracking
 
@@ -16,14 +18,15 @@ STUDY = Study(
         "numbers come out the same again with the same version of PyTorch. The constants of Theorems 1 and 2 are "
         "those of `fcco.theory`, whose docstrings say where they correct the printed ones."
     ),
-    experiments=(
-        _stationarity.EXPERIMENT,
-        _scaling.EXPERIMENT,
-        _split.EXPERIMENT,
-        _boost.EXPERIMENT,
-        _tracking.EXPERIMENT,
-        _methods.EXPERIMENT,
-    ),
+    folder=Path(__file__).parent,
+    makers={
+        "stationarity": _stationarity.experiment,
+        "scaling": _scaling.experiment,
+        "split": _split.experiment,
+        "boost": _boost.experiment,
+        "tracking": _tracking.experiment,
+        "methods": _methods.experiment,
+    },
     seeds=20,
 )
 

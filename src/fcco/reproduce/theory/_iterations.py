@@ -15,7 +15,6 @@ from fcco.solvers.problems import pseudo_huber
 # Practical factors, the same in all settings: gamma and beta are 60 times the theorem's, and lr 60 times this.
 RATE_FACTOR = 60.0
 STEP_FACTOR = 100.0
-OTHER_STEP_FACTORS = (300.0, 1000.0, 3000.0)
 NOISE: dict[str, Any] = {"sigma": 1.0, "zeta": 0.5}
 REFERENCE: dict[str, Any] = {"epsilon": 0.25, "n": 64, "outer_batch": 8, "inner_batch": 8}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fcco import theory
+from fcco.reproduce._config import Settings
 from fcco.reproduce._figures import COLOURS, finish, new_figure, style
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
@@ -14,8 +16,6 @@ from fcco.reproduce.theory._replicas import Replicas
 from fcco.solvers.problems import pseudo_huber
 
 SIZES: dict[str, Any] = {"n": 32, "outer_batch": 8, "inner_batch": 4}
-# gamma and lr: slow and fast averages, and steps that let u lag behind.
-RATES = ((0.02, 0.005), (0.1, 0.02), (0.2, 0.1), (0.8, 0.02))
 RUNS_PER_SEED = 20
 
 
@@ -48,13 +48,12 @@ def simulate(*, gamma: float, lr: float, steps: int, replicas: int) -> dict[str,
     return {"gamma": gamma, "lr": lr, "replicas": replicas, "steps": found}
 
 
-def tasks(scale: Scale) -> list[Task]:
+def tasks(scale: Scale, settings: Settings) -> list[Task]:
     """One for every pair of rates."""
-    steps, rates = (100, RATES[1:3]) if scale.quick else (400, RATES)
-    replicas = RUNS_PER_SEED * scale.seeds
+    steps, replicas = settings["steps"], RUNS_PER_SEED * scale.seeds
     return [
         Task(simulate, {"gamma": gamma, "lr": lr, "steps": steps, "replicas": replicas}, cost=2 * steps)
-        for gamma, lr in rates
+        for gamma, lr in settings["rates"]
     ]
 
 
@@ -100,17 +99,23 @@ def draw(results: list[Any]) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    key="v",
-    name="tracking",
-    claim="Lemma 1: the tracking error obeys its recursion",
-    method=(
-        "SOX on `pseudo_huber(n=32, sigma=0.5, zeta=0.5)`, B1 = 8, B2 = 4, beta = 0.2, from a table with an estimate "
-        f"of every row. {RUNS_PER_SEED} runs a seed estimate E Xi_t+1 (left side) and the terms of Lemma 1 at t, among "
-        "them - 1/4n E sum |u_i^t+1 - u_i^t|^2 (right side), at every step. Xi_t+1 is measured when u has met w_t+1; "
-        "the batch of the last term is the one that changes u then."
-    ),
-    tasks=tasks,
-    judge=judge,
-    draw=draw,
+METHOD = (
+    "SOX on `pseudo_huber(n=32, sigma=0.5, zeta=0.5)`, B1 = 8, B2 = 4, beta = 0.2, from a table with an estimate "
+    f"of every row. {RUNS_PER_SEED} runs a seed estimate E Xi_t+1 (left side) and the terms of Lemma 1 at t, among "
+    "them - 1/4n E sum |u_i^t+1 - u_i^t|^2 (right side), at every step. Xi_t+1 is measured when u has met w_t+1; "
+    "the batch of the last term is the one that changes u then."
 )
+
+
+def experiment(settings: Settings) -> Experiment:
+    """Lemma 1."""
+    return Experiment(
+        key=settings["key"],
+        name=settings["name"],
+        claim="Lemma 1: the tracking error obeys its recursion",
+        method=METHOD,
+        tasks=partial(tasks, settings=settings),
+        judge=judge,
+        draw=draw,
+        settings=settings,
+    )
