@@ -102,13 +102,16 @@ def ap_row(method, score):
 
 def test_average_precision():
     rows = [ap_row("BSGD", 0.6), ap_row("SOX", 0.65), ap_row("cross entropy", 0.7)]
-    text = as_results([record("ap", "methods", rows), record("ap", "batch", [])], "fcco report")
+    methods = {**record("ap", "methods", rows), "key": "ii", "claim": "SOX is the best", "holds": False}
+    batch = {**record("ap", "batch", []), "key": "i", "claim": "Larger is faster", "holds": True}
+    text = as_results([methods, batch], "fcco report")
     assert "| cifar10 | SOX | 0.765 ± 0.001 | 0.6500 ± 0.0100 | -0.1150 |" in text
     assert "| cifar10 | SOX | 7.0 ± 3.3 | 1.50 | -5.50 |" in text
     assert "cifar100: has not been run." in text
     assert "far smaller than the paper's" in text
-    assert "SOX has the best test AP of the paper's methods on cifar10 (SOX 0.6500, BSGD 0.6000)." in text
-    assert "cifar10: cross entropy 0.7000, which are not of the paper" in text
+    assert "**What agreed.** Of the paper's statements: (i) Larger is faster." in text
+    order = "cifar10: SOX 0.6500, BSGD 0.6000 (not of the paper: cross entropy 0.7000)."
+    assert f"**What did not.** (ii) SOX is the best. Test AP, best first: {order}" in text
 
 
 def test_the_command(tmp_path, capsys):

@@ -50,7 +50,8 @@ class AveragePrecisionLoss(Loss):
         margin: of the hinges.
         surrogate: ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function of t, with
             ℓ(0) > 0.
-        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` has no table, and is the
+            in-batch loss, weighed by the population's share of positives rather than the batch's.
         own_term: "exact", unbiased, or "sampled", as in-batch losses have it.
 
     Raises:

@@ -249,27 +249,29 @@ def _average_precision(records: Sequence[Record]) -> list[str]:
 
 
 def _ap_words(records: Sequence[Record], rows: list[Row]) -> list[str]:
-    scale = next(record["run"].get("scale") for record in records)
     record = next(record for record in records if record["stem"].endswith("-methods"))
-    four = ("BSGD", "SOAP", "MOAP", "SOX")
-    firsts: list[str] = []
-    others: list[str] = []
-    for data in dict.fromkeys(row["data"] for row in rows):
-        mine = [row for row in rows if row["data"] == data and row["block"] == TUNED]
-        paper = [row for row in mine if row["method"] in four and row["test AP"] is not None]
-        best = max(paper, key=lambda row: row["test AP"])["method"]
-        (firsts if best == "SOX" else others).append(f"{data} ({_order(paper, 'test AP', best='largest')})")
-        rest = [row for row in mine if row["method"] not in four]
-        others += [f"{data}: {_order(rest, 'test AP', best='largest')}, which are not of the paper"] if rest else []
     note = (
         "The runs are at the scale of the paper."
-        if scale == "paper"
+        if record["run"].get("scale") == "paper"
         else "The network and the number of steps are far smaller than the paper's, so that the values are not to be "
         "compared digit by digit; the order of the methods is."
     )
+    orders = [_ap_order(data, rows) for data in dict.fromkeys(row["data"] for row in rows)]
     return [
         note,
-        f"**What agreed.** SOX has the best test AP of the paper's methods on {'; '.join(firsts) or 'no data set'}.",
-        f"**What did not.** {'; '.join(others) or 'Nothing that was compared'}.",
+        f"**What agreed.** Of the paper's statements: {_claims(records, True)}.",
+        f"**What did not.** {_claims(records, False)}. Test AP, best first: {'; '.join(orders)}.",
         f"**What tuning changes.** {record['verdict']}",
     ]
+
+
+def _claims(records: Sequence[Record], holds: bool) -> str:
+    return "; ".join(f"({record['key']}) {record['claim']}" for record in records if record["holds"] is holds) or "none"
+
+
+def _ap_order(data: str, rows: list[Row]) -> str:
+    mine = [row for row in rows if row["data"] == data and row["block"] == TUNED]
+    four = [row for row in mine if row["method"] in PAPER["test_ap"][data]]
+    rest = [row for row in mine if row not in four]
+    beside = f" (not of the paper: {_order(rest, 'test AP', best='largest')})" if rest else ""
+    return f"{data}: {_order(four, 'test AP', best='largest')}{beside}"
