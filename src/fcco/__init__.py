@@ -3,7 +3,19 @@
 import importlib
 from typing import Any
 
-from fcco import data, datasets, diagnostics, distributed, functional, losses, optim, projections, schedules, solvers, theory
+from fcco import (
+    data,
+    datasets,
+    diagnostics,
+    distributed,
+    functional,
+    losses,
+    optim,
+    projections,
+    schedules,
+    solvers,
+    theory,
+)
 from fcco._coupled import CoupledLoss
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable
