@@ -1,0 +1,224 @@
+"""The page: who wins where, by how much, and from which batch size on it no longer matters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, geometric_mean, stdev
+from typing import Any, NamedTuple
+
+from applications._application import Application, Case, Entry, Table
+from fcco.reproduce._tables import Row, as_markdown
+
+Entries = dict[str, Entry]
+
+INTRODUCTION = """\
+# Applications
+
+Every application of the library on real data, against the strongest alternative that was at hand.
+
+    FCCO_DATA=... make bench-applications
+
+All methods of a row see the same batches of the same examples, with the same model and optimizer. Only the lr is tuned,
+by the same rule for all: a walk over powers of two on the first seed, until both neighbours are worse. It starts at the
+same lr for all, and ends at the first such place, which need not be the best of all. Our losses have their defaults.
+There are two numbers, and they are kept apart, each at an lr chosen for it:
+
+- the **objective** on all training data, exact, at the lr that is best for it. Where its minimum is known, the tables
+  have the *excess* over it; the ratio is that of our excess to the best competitor's, so less than 1 is a gain;
+- the **metric** on test data, at the lr that is best on validation data. The best competitor is the one that is best on
+  the test data. A lower objective does not always buy a better metric.
+
+Figures are means over {seeds} seeds or more, ± their standard deviation. *Even* means that the difference is within
+twice its standard error, or below 5% of an excess, .1% of an objective, or .001 of a metric.
+"""
+
+
+class Duel(NamedTuple):
+    """Ours against the best competitor, in one number."""
+
+    ours: list[float]
+    theirs: list[float]
+    rival: str
+    winner: str  # "ours", "even" or "theirs"
+    floor: float  # that the objective cannot go below; 0 where it is not known
+
+    @property
+    def difference(self) -> float:
+        """Mean of ours less mean of theirs."""
+        return fmean(self.ours) - fmean(self.theirs)
+
+
+def _of_kind(entries: Entries, *kinds: str) -> list[Entry]:
+    return [entry for entry in entries.values() if entry.method.kind in kinds]
+
+
+def floor(entries: Entries) -> float | None:
+    """The minimum of the objective, where it is known."""
+    found = [fmean(entry.objective) for entry in _of_kind(entries, "exact")]
+    return found[0] if found else None
+
+
+def duel(entries: Entries, number: str) -> Duel | None:
+    """Ours against the best competitor in "objective" or "metric"; None where no competitor has that number."""
+    sign = 1 if number == "objective" else -1
+    values: Callable[[Entry], list[float]] = lambda entry: getattr(entry, number)  # noqa: E731
+    rivals = [entry for entry in _of_kind(entries, "in-batch", "field") if not math.isnan(fmean(values(entry)))]
+    ours = _of_kind(entries, "ours")
+    if not rivals or not ours:
+        return None
+    rival = min(rivals, key=lambda entry: sign * fmean(values(entry)))
+    a, b = values(ours[0]), values(rival)
+    lowest = floor(entries) if number == "objective" else None
+    if number == "metric":
+        tolerance = 0.001
+    else:
+        tolerance = 0.001 * abs(fmean(b)) if lowest is None else 0.05 * abs(fmean(b) - lowest)
+    return Duel(a, b, rival.method.name, _winner(a, b, sign, tolerance), lowest or 0.0)
+
+
+def _winner(a: list[float], b: list[float], sign: int, tolerance: float) -> str:
+    difference = sign * (fmean(a) - fmean(b))
+    if math.isnan(difference):
+        return "even"
+    noise = 2 * math.sqrt(sum(stdev(v) ** 2 / len(v) for v in (a, b) if len(v) > 1 and math.isfinite(sum(v))))
+    if abs(difference) <= max(noise, tolerance):
+        return "even"
+    return "ours" if difference < 0 else "theirs"
+
+
+def ratio(entries: Entries) -> float:
+    """Our excess over that of the best competitor; NaN where the minimum is not known."""
+    found = duel(entries, "objective")
+    if found is None or floor(entries) is None:
+        return math.nan
+    return (fmean(found.ours) - found.floor) / (fmean(found.theirs) - found.floor)
+
+
+def spread(values: Sequence[float], less: float = 0.0) -> str:
+    """Mean ± standard deviation."""
+    if not math.isfinite(sum(values)):
+        return "diverged"
+    mean = fmean(values) - less
+    digits = max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 3
+    digits = min(digits if abs(mean) < 0.1 else 4, 6)
+    return f"{mean:.{digits}f} ± {stdev(values):.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
+
+
+def _bold_if_ours(text: str, winner: str) -> str:
+    return {"ours": f"{text}, **ours**", "theirs": f"{text}, theirs", "even": f"{text}, even"}[winner]
+
+
+def objective_row(case: Case, entries: Entries) -> Row:
+    """A line of the objective's table."""
+    row: Row = {"data": case.where, "batch": case.batch, "passes": case.passes}
+    found = duel(entries, "objective")
+    if found is None:
+        return row
+    known = floor(entries) is not None
+    by = f"{ratio(entries):.2f}" if known else f"{found.difference:+.4f}"
+    row |= {"ours": spread(found.ours, found.floor), "best competitor": spread(found.theirs, found.floor)}
+    row |= {"which": found.rival, "ratio" if known else "difference": _bold_if_ours(by, found.winner)}
+    for entry in _of_kind(entries, "full"):
+        row[entry.method.name] = spread(entry.objective)
+    return row
+
+
+def metric_row(case: Case, entries: Entries, *, seconds: bool = False) -> Row:
+    """A line of the metric's table, and the time of training next to that of the in-batch loss."""
+    row: Row = {"data": case.where, "batch": case.batch, "passes": case.passes}
+    found = duel(entries, "metric")
+    if found is None:
+        return row
+    row |= {"ours": spread(found.ours), "best competitor": spread(found.theirs), "which": found.rival}
+    row["difference"] = _bold_if_ours(f"{found.difference:+.4f}", found.winner)
+    for entry in _of_kind(entries, "exact", "full"):
+        row[entry.method.name] = spread(entry.metric)
+    ours = _of_kind(entries, "ours")[0].typical("seconds")
+    theirs = [entry.typical("seconds") for entry in _of_kind(entries, "in-batch")]
+    if seconds and theirs and theirs[0] > 0:
+        row["seconds, ours / in-batch"] = f"{ours / theirs[0]:.2f}"
+    return row
+
+
+def _tally(winners: Iterable[str]) -> str:
+    found = list(winners)
+    return " / ".join(str(found.count(name)) for name in ("ours", "even", "theirs"))
+
+
+def summary(tables: dict[str, tuple[Application, Table]]) -> list[Row]:
+    """One line for every application and batch size."""
+    rows = []
+    for application, table in tables.values():
+        for batch in sorted({case.batch for case in table}):
+            some = [entries for case, entries in table.items() if case.batch == batch]
+            objectives = [found for found in (duel(entries, "objective") for entries in some) if found]
+            metrics = [found for found in (duel(entries, "metric") for entries in some) if found]
+            ratios = [r for r in map(ratio, some) if r > 0 and math.isfinite(r)]
+            row: Row = {"application": application.title, "batch": batch}
+            row["ratio of excesses"] = f"{geometric_mean(ratios):.2f}" if ratios else ""
+            row["objective: better / even / worse"] = _tally(found.winner for found in objectives)
+            finite = [found.difference for found in metrics if math.isfinite(found.difference)]
+            row["metric: difference"] = f"{fmean(finite):+.4f}" if finite else ""
+            row["metric: better / even / worse"] = _tally(found.winner for found in metrics)
+            row["best competitors"] = ", ".join(sorted({found.rival for found in (*objectives, *metrics)}))
+            rows.append(row)
+    return rows
+
+
+def helps_up_to(table: Table) -> str:
+    """At which batch sizes the objective is better in at least half of the cases, as a sentence."""
+    winners: dict[int, list[str]] = {}
+    for case, entries in table.items():
+        found = duel(entries, "objective")
+        if found is not None:
+            winners.setdefault(case.batch, []).append(found.winner)
+    helped = [batch for batch, some in sorted(winners.items()) if 2 * some.count("ours") >= len(some)]
+    if not winners:
+        return ""
+    if not helped:
+        return "At no batch size is our objective clearly better in half of the cases."
+    if helped[-1] == max(winners):
+        return f"Our objective is clearly better in at least half of the cases up to the largest batch, {helped[-1]}."
+    return f"Beyond batch {helped[-1]}, our objective is no longer clearly better in half of the cases."
+
+
+def section(application: Application, table: Table, *, seconds: bool = False) -> str:
+    """The part of the page on one application."""
+    verdict = application.goal(table) if application.goal else ""
+    parts = [f"## {application.title}", application.text, verdict, helps_up_to(table)]
+    for known, name in ((True, "excess over the minimum of the "), (False, "")):
+        rows = [objective_row(*item) for item in table.items() if (floor(item[1]) is not None) == known]
+        if rows:
+            parts += [f"*Objective*: {name}{application.objective}.", _markdown(rows)]
+    parts += [
+        f"*Metric*: {application.metric}.",
+        _markdown([metric_row(*item, seconds=seconds) for item in table.items()]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _markdown(rows: list[Row]) -> str:
+    return as_markdown(rows).replace("\\*\\*ours\\*\\*", "**ours**")
+
+
+def as_page(
+    tables: dict[str, tuple[Application, Table]],
+    absent: dict[str, set[str]],
+    about: dict[str, Any],
+    missing: Sequence[str] = (),
+    *,
+    seconds: bool = False,
+) -> str:
+    """The whole page, in Markdown; rows that are not measured yet are named."""
+    seeds = min((application.seeds for application, _ in tables.values()), default=0)
+    parts = [INTRODUCTION.format(seeds=seeds).rstrip()]
+    if absent:
+        lines = [f"{', '.join(sorted(methods))} (`pip install {need}`)" for need, methods in absent.items()]
+        parts.append("Left out, since not installed: " + "; ".join(lines) + ".")
+    parts.append("Measured with " + ", ".join(f"{key} {value}" for key, value in about.items()) + ".")
+    if missing:
+        parts.append("Not measured yet: " + "; ".join(missing) + ".")
+    parts += ["## Summary", as_markdown(summary(tables))]
+    parts += [section(application, table, seconds=seconds) for application, table in tables.values() if table]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,155 @@
+"""Representations without labels: two views of a photograph find each other among all; a linear probe reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from _task import shuffled
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+
+import fcco
+from applications import DIVERGED, Application, Case, DivergedError, Method, Part, Parts, Result, Table, train
+from fcco.datasets import load_cifar10
+from fcco.functional import contrastive_loss
+
+OURS, IN_BATCH, LARGER = "ContrastiveLoss", "InfoNCE", "InfoNCE, 8 times the batch"
+TIMES = 8
+
+
+@lru_cache
+def load(name: str) -> Parts:
+    """Images of 16 x 16 pixels in [0, 1]: 4,000 photographs to train on, 1,000 and 2,000 others; digits for tests."""
+    if name == "digits":
+        bunch = load_digits()
+        x = F.interpolate(torch.tensor(bunch.images / 16, dtype=torch.float32).unsqueeze(1), 16).repeat(1, 3, 1, 1)
+        y = torch.tensor(bunch.target)
+        return Parts(*(Part(x[a:b], (y[a:b],)) for a, b in ((0, 200), (200, 400), (400, 600))))
+    made = []
+    for part, first, last in (("train", 0, 4000), ("train", 4000, 5000), ("test", 0, 2000)):
+        data = _cifar10(part)
+        x = F.avg_pool2d(torch.tensor(data[0][first:last]).float() / 255, 2)
+        made.append(Part(x, (torch.tensor(data[1][first:last]),)))
+    return Parts(*made)
+
+
+@lru_cache
+def _cifar10(part: str) -> tuple[np.ndarray, np.ndarray]:
+    data = load_cifar10(part)
+    return data.x, data.y
+
+
+def view(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Each image cropped to 12 x 12 somewhere, mirrored or not, and brighter or darker, with more or less contrast."""
+    draw = lambda high: torch.randint(high, (len(x), 1, 1, 1), generator=generator)  # noqa: E731
+    across = torch.arange(12)
+    columns = torch.where(draw(2) == 1, across.flip(0), across) + draw(5)
+    rows = across.view(1, 1, 12, 1) + draw(5)
+    image = torch.arange(len(x)).view(-1, 1, 1, 1)
+    cropped = x[image, torch.arange(3).view(1, 3, 1, 1), rows, columns]
+    contrast, brightness = (torch.rand(len(x), 1, 1, 1, generator=generator) for _ in range(2))
+    middle = cropped.mean((1, 2, 3), keepdim=True)
+    return (cropped - middle) * (0.6 + 0.8 * contrast) + middle + 0.4 * brightness - 0.2
+
+
+class Encoder(nn.Module):
+    """Three convolutions to 64 features, and a head to 32, which only the loss sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((3, 16), (16, 32), (32, 64))
+        layers = [layer for a, b in sizes for layer in (nn.Conv2d(a, b, 3, 2, 1), nn.GroupNorm(4, b), nn.ReLU())]
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, 32]."""
+        return self.head(self.features(x))
+
+
+def objective(model: Encoder, x: Tensor) -> float:
+    """The loss of one pair of views of every training image, among all of them."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        return float(contrastive_loss(*(model(view(x, generator)) for _ in range(2))))
+
+
+def probe(model: Encoder, parts: Parts) -> tuple[float, float]:
+    """Accuracy of a logistic regression on the features of the middle of the images, on validation and test data."""
+    with torch.no_grad():
+        features = [model.features(part.x[..., 2:14, 2:14]).numpy() for part in parts]
+    labels = [part.y[0].numpy() for part in parts]
+    mean, deviation = features[0].mean(0), features[0].std(0) + 1e-6
+    scaled = [(each - mean) / deviation for each in features]
+    fitted = LogisticRegression(C=0.1, max_iter=200).fit(scaled[0], labels[0])
+    return float(fitted.score(scaled[1], labels[1])), float(fitted.score(scaled[2], labels[2]))
+
+
+def loss_of(method: str, n: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """InfoNCE has the positive among the candidates, as SimCLR does."""
+    if method == OURS:
+        return fcco.losses.ContrastiveLoss(n)
+    return fcco.losses.ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())
+
+
+def run(case: Case, method: str, lr: float, seed: int) -> Result:
+    """Train once."""
+    parts = load(case.data)
+    x = parts.train.x
+    torch.manual_seed(seed)
+    model, loss_fn, generator = Encoder(), loss_of(method, len(x)), torch.Generator().manual_seed(seed)
+    batch = case.batch * TIMES if method == LARGER else case.batch
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+
+    def step(rows: Tensor) -> Tensor:
+        first, second = model(torch.cat([view(x[rows], generator) for _ in range(2)])).chunk(2)
+        return loss_fn(first, second, rows)
+
+    try:
+        seconds = train(step, shuffled(len(x), batch, case.passes, seed), [optimizer])
+    except DivergedError:
+        return DIVERGED
+    return Result(objective(model, x), *probe(model, parts), seconds)
+
+
+def methods(_: Case) -> tuple[Method, ...]:
+    """At 8 times the batch, an epoch has an eighth of the steps."""
+    return Method(OURS, "ours"), Method(IN_BATCH, "in-batch"), Method(LARGER, "field")
+
+
+def goal(table: Table) -> str:
+    """Against InfoNCE with larger batches."""
+    sentences = ["Sought: the global loss of InfoNCE with larger batches."]
+    for case, entries in table.items():
+        mean = {name: float(np.mean(entry.objective)) for name, entry in entries.items()}
+        sentences.append(
+            f"Batch {case.batch}: {mean[OURS]:.3f} to {mean[IN_BATCH]:.3f} at the same and {mean[LARGER]:.3f} at "
+            f"{TIMES} times the batch, **{'reached' if mean[OURS] <= mean[LARGER] else 'missed'}**."
+        )
+    return " ".join(sentences)
+
+
+APPLICATION = Application(
+    title="Contrastive learning",
+    text=(
+        "CIFAR-10 at 16 x 16 pixels, 4,000 images to train on without their labels, 1,000 to validate, 2,000 to test. "
+        "Views are random crops to 12 x 12, mirrored or not, brighter or darker. Three convolutions to 64 features and "
+        "a head to 32 dimensions, Adam, a cosine lr; a pass is one over the images, whatever the batch. "
+        "*ContrastiveLoss* has its defaults; *InfoNCE* is SimCLR's loss within the batch, at the same and at 8 times "
+        "the batch at equal passes, where it takes an eighth of the steps. The probe is a logistic regression on the "
+        "64 features of the training images."
+    ),
+    objective="contrastive_loss of a pair of views of every training image",
+    metric="accuracy of a linear probe",
+    cases=(Case("cifar10", 16, 3), Case("cifar10", 64, 5)),
+    methods=methods,
+    run=run,
+    lr=lambda case: 0.002,
+    quick=Case("digits", 16, 1),
+    goal=goal,
+)

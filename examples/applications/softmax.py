@@ -1,0 +1,91 @@
+"""Softmax over many classes from a sample of them, with sparse gradients of the class table.
+
+    python examples/applications/softmax.py [--figure softmax.png] [--quick]
+
+A step of the dense softmax scores, and updates, every class; one of ``SoftmaxLoss`` those of the batch and 256 more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import fcco
+
+FEATURES, SAMPLED, BATCH = 32, 256, 128
+
+
+def make(n: int, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Features around the centre of a class; classes have frequencies q ∝ 1 / (k + 10)."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.softmax(-(torch.arange(n_classes) + 10.0).log(), 0)
+    y = torch.multinomial(q, n, replacement=True, generator=generator)
+    centres = torch.randn(n_classes, FEATURES, generator=generator)
+    return centres[y] + 0.5 * torch.randn(n, FEATURES, generator=generator), y, q
+
+
+def likelihood(table: nn.Embedding, x: Tensor, y: Tensor) -> float:
+    """Mean negative log-likelihood over all classes, a few rows at a time."""
+    with torch.no_grad():
+        parts = zip(x.split(256), y.split(256), strict=True)
+        return sum(float(F.cross_entropy(a @ table.weight.T, b, reduction="sum")) for a, b in parts) / len(x)
+
+
+def train(x: Tensor, y: Tensor, q: Tensor, lr: float, steps: int, *, dense: bool) -> tuple[float, list[float]]:
+    """Seconds of a step, and the likelihood at eight points of the run."""
+    torch.manual_seed(0)
+    table = nn.Embedding(len(q), FEATURES, sparse=not dense)
+    nn.init.zeros_(table.weight)
+    kind = torch.optim.Adam if dense else torch.optim.SparseAdam
+    optimizer = kind(table.parameters(), lr=lr)
+    loss_fn, log_q = fcco.losses.SoftmaxLoss(len(x), len(q)), q.log()
+    curve, spent = [], 0.0
+    for step in range(steps):
+        began = time.perf_counter()
+        rows = torch.randperm(len(x))[:BATCH]
+        optimizer.zero_grad()
+        if dense:
+            loss = F.cross_entropy(x[rows] @ table.weight.T, y[rows])
+        else:
+            drawn = torch.multinomial(q, SAMPLED, replacement=True)
+            others = (x[rows] @ table(drawn).T).masked_fill(drawn == y[rows].unsqueeze(1), -1e9)
+            loss = loss_fn((x[rows] * table(y[rows])).sum(1), others, rows, log_q[drawn])
+        loss.backward()
+        optimizer.step()
+        spent += time.perf_counter() - began
+        if (step + 1) % (steps // 8) == 0:
+            curve.append(likelihood(table, x[:1024], y[:1024]))
+    return spent / steps, curve
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Softmax over many classes, sampled and dense.")
+    parser.add_argument("--figure", type=Path, default=Path("softmax.png"))
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    n, n_classes, steps = (1_000, 2_000, 16) if given.quick else (12_800, 100_000, 200)
+    x, y, q = make(n, n_classes)
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    ax = figure.subplots()
+    for name, dense in (("dense softmax", True), ("SoftmaxLoss", False)):
+        runs = {lr: train(x, y, q, lr, steps, dense=dense) for lr in (0.03, 0.1)}
+        lr = min(runs, key=lambda lr: runs[lr][1][-1])
+        seconds, curve = runs[lr]
+        print(f"{name:<14} lr {lr}: {1000 * seconds:.1f} ms a step, full likelihood {curve[-1]:.3f}")
+        ax.plot([seconds * steps * (k + 1) / 8 for k in range(8)], curve[:8], marker="o", label=name)
+    ax.set(
+        xlabel="seconds", ylabel="negative log-likelihood, all classes", xscale="log", title=f"{n_classes:,} classes"
+    )
+    ax.legend()
+    figure.savefig(given.figure)
+    print(f"figure: {given.figure}")
+
+
+if __name__ == "__main__":
+    main()
