@@ -214,7 +214,10 @@ def _nca_off(tables: dict[str, list[Row]]) -> str:
         if _first(_block(rows, AS_PUBLISHED)) != "SOX"
     ]
     apart = [data for data, rows in tables.items() if all(row["in its range"] is None for row in rows)]
-    text = f"**What did not.** The paper has SOX first; {'; '.join(others) or 'so have we, everywhere'}."
+    text = (
+        f"**What did not.** The paper has SOX first; {'; '.join(others) or 'so have we, everywhere'}. Rounding alone "
+        "changes who is first on usps: see the study's page."
+    )
     if apart:
         text += f" Of {', '.join(apart)} the figure shows nothing: only the order can be compared."
     return text
