@@ -1,6 +1,6 @@
 """NeighborhoodComponentsAnalysis: its step against a loop of PyTorch, its fit against scikit-learn's, and MNIST.
 
-    python benchmarks/nca.py [--quick] [--only step growth fit sets mnist]
+    python benchmarks/nca.py [--quick] [--only step growth fit auto sets mnist]
 
 ``benchmarks/estimators.py --only nca`` runs all of it. Every figure is beside a competitor's in the same run, on one
 thread. MNIST needs FCCO_DATA, a directory with ``mnist/train-images-idx3-ubyte.gz``
@@ -185,6 +185,22 @@ def compare_fits(quick: bool) -> None:
                 print(f"{name + ', ' + method:<28}{seconds:>7.1f} s{goal:>9.4f}{reached:>8.4f}{took}", flush=True)
 
 
+def compare_methods(quick: bool) -> None:
+    """What "auto" chooses between: processor time, which others on the machine matter less to, and the objective."""
+    print(f"{'64 -> 16, rows':<16}{'sox':>9}{'reached':>10}{'exact':>10}{'reached':>10}")
+    for n in (600,) if quick else (2000, 5000, 10_000):
+        x, y = make_classification(n, 64, n_informative=20, n_classes=5, random_state=0)
+        line = f"{n:<16,}"
+        with threadpool_limits(1):
+            for method in ("sox", "exact"):
+                model = NeighborhoodComponentsAnalysis(16, method=method, random_state=0)
+                clone(model).fit(x[:300], y[:300])  # compiles
+                began = time.process_time()
+                model.fit(x, y)
+                line += f"{time.process_time() - began:>7.1f} s{objective(x, y, model.components_):>10.3f}"
+        print(line, flush=True)
+
+
 def compare_sets(quick: bool) -> None:
     print(f"{'objective reached':<28}{'theirs':>9}{'ours':>9}{'time, theirs':>14}{'ours':>9}")
     for load in (load_iris,) if quick else (load_iris, load_wine, load_breast_cancer, load_digits):
@@ -222,7 +238,14 @@ def show_mnist(quick: bool) -> None:
         print(f"  3 nearest neighbours after {name}: {neighbours.score(map_.transform(test_x), test_y):.4f}")
 
 
-PARTS = {"step": compare_steps, "growth": show_growth, "fit": compare_fits, "sets": compare_sets, "mnist": show_mnist}
+PARTS = {
+    "step": compare_steps,
+    "growth": show_growth,
+    "fit": compare_fits,
+    "auto": compare_methods,
+    "sets": compare_sets,
+    "mnist": show_mnist,
+}
 
 
 def run(quick: bool, parts: Sequence[str] = tuple(PARTS)) -> None:

@@ -32,6 +32,16 @@ def refuse_sparse(X: Any, method: str) -> None:  # noqa: N803
         raise TypeError(f'method={method!r} takes dense X only, got a sparse one: take method="exact", or X.toarray()')
 
 
+def refuse_other_features(X: Any, before: int) -> None:  # noqa: N803
+    """Raise a ValueError if a warm start has X of other than the ``before`` features of the last fit.
+
+    To be called before X is validated, which sets ``n_features_in_``: what was fitted is to stay as it was.
+    """
+    shape = np.shape(X)
+    if len(shape) == 2 and shape[1] != before:
+        raise ValueError(f"warm_start: X has {shape[1]} features, and the fit before had {before}")
+
+
 class _Compilation(event.Listener):
     """Prints that something is being compiled, and then for how long it was."""
 

@@ -27,7 +27,10 @@ def mean_and_variance(x: Any) -> tuple[Array, Array]:
         mean, variance = mean_variance_axis(x.astype(np.float64, copy=False), axis=0)
     else:
         mean, variance = x.mean(0, dtype=np.float64), x.var(0, dtype=np.float64)
-    return mean, np.where(np.sqrt(variance) > _CONSTANT * np.abs(mean), variance, 0.0)
+    # The mean of many equal numbers is off by more than the rounding of one.
+    low, high = (np.ravel(end.toarray() if sparse.issparse(end) else end) for end in (x.min(0), x.max(0)))
+    varies = (low < high) & (np.sqrt(variance) > _CONSTANT * np.abs(mean))
+    return mean, np.where(varies, variance, 0.0)
 
 
 class Centred:

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from fcco._checks import check_rate, whole_number
-from fcco.estimators._base import LossCurveMixin, Progress, refuse_sparse, telling_of_compilation
+from fcco.estimators._base import LossCurveMixin, Progress, refuse_other_features, refuse_sparse, telling_of_compilation
 from fcco.estimators._descent import Descent, Steps
 from fcco.estimators._exact import Centred, mean_and_variance, minimise_exact
 from fcco.estimators._kernels import RULES, Array, Form
@@ -132,6 +132,8 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
         exact = self.method == "exact"
         if not exact:
             refuse_sparse(X, self.method)
+        if self.warm_start and hasattr(self, "coef_"):
+            refuse_other_features(X, self.coef_.size)
         kinds = ("csr", "csc") if exact else False
         return validate_data(self, X, y, accept_sparse=kinds, dtype=[np.float64, np.float32], order="C", **options)
 
@@ -139,8 +141,6 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
         """Set the coefficients, and what is told of the way there."""
         w = np.zeros(task.x.shape[1])
         if self.warm_start and hasattr(self, "coef_"):
-            if self.coef_.size != len(w):
-                raise ValueError(f"warm_start: X has {len(w)} features, and the fit before had {self.coef_.size}")
             before = self.coef_.ravel().astype(np.float64)
             # Of features in other units, they may be far worse than nothing.
             w = before if task.value(before, self.alpha) <= task.value(w, self.alpha) else w

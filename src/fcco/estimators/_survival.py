@@ -13,7 +13,14 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fcco._checks import check_rate, whole_number
-from fcco.estimators._base import LossCurveMixin, Progress, refuse_sparse, telling_of_compilation, warn_user
+from fcco.estimators._base import (
+    LossCurveMixin,
+    Progress,
+    refuse_other_features,
+    refuse_sparse,
+    telling_of_compilation,
+    warn_user,
+)
 from fcco.estimators._concordance import count_pairs
 from fcco.estimators._cox_minibatch import cox_form, cox_steps, finite_spread
 from fcco.estimators._cox_newton import Fit, newton
@@ -169,10 +176,10 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         before = getattr(self, "coef_", None) if self.warm_start else None
         if not self._exact:
             refuse_sparse(X, self.method)
+        if before is not None:
+            refuse_other_features(X, len(before))
         kinds = "csr" if self._exact else False
         x = validate_data(self, X, accept_sparse=kinds, dtype=[np.float64, np.float32])
-        if before is not None and len(before) != x.shape[1]:
-            raise ValueError(f"warm_start: X has {x.shape[1]} features, and the fit before had {len(before)}")
         time, event = as_survival(y)
         check_consistent_length(x, time)
         if not event.any():
