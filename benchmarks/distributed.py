@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, multiprocessing
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import fcco
@@ -159,7 +160,7 @@ def median_time(step: Callable[[], None], rounds: int) -> float:
 def run_ranks(function: Callable[..., Any], world: int, jobs: list[tuple[Any, ...]]) -> list[list[Any]]:
     """For every job, what every rank makes of it."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_rank, (function, world, folder, jobs), nprocs=world)
+        spawn(_rank, (function, world, folder, jobs), nprocs=world)
         made = [torch.load(Path(folder, f"{rank}.pt"), weights_only=True) for rank in range(world)]
     return [list(results) for results in zip(*made, strict=True)]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,15 +19,14 @@ from fcco._checks import (
     shape_of,
     whole_number,
 )
+from fcco._outer import Outer, takes_index, total
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import BSGD, SOAP, SOX, Batch, Rule, is_per_row
 from fcco._space import LOG_ARRAYS, PLAIN_ARRAYS, Array, Rate, as_column
 from fcco._table import InnerTable
-from fcco.distributed._comm import Group, Layout, current_group, gather_batch
+from fcco.distributed._comm import Group, Layout, current_group, gather_batch, is_nothing
 from fcco.distributed._meet import LazyBatch, Shares, call_off, meet
 from fcco.distributed._route import Held, Route
-
-Outer = Callable[..., Tensor]
 
 
 class _Step(NamedTuple):
@@ -43,19 +40,6 @@ class _Step(NamedTuple):
     values: Tensor  # what to write: ``new``, unless ranks write each other's
     rate: Rate
     written: Tensor | None  # where the values are not padding
-
-
-def takes_index(outer: Outer) -> bool:
-    """Whether ``outer`` is to be called as ``outer(u, index)`` rather than ``outer(u)``."""
-    outer = getattr(outer, "_orig_mod", outer)  # what torch.compile wraps
-    try:
-        parameters = inspect.signature(outer.forward if isinstance(outer, nn.Module) else outer).parameters
-    except ValueError:  # built-in functions such as torch.log do not tell
-        return False
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p for p in parameters.values() if p.kind in by_position]
-    required = [p for p in positional if p.default is inspect.Parameter.empty]
-    return len(required) >= 2 or any(p.name == "index" for p in positional[1:2])
 
 
 class CoupledLoss(nn.Module):
@@ -182,12 +166,12 @@ class CoupledLoss(nn.Module):
     def _take_step(self, f: Outer, table: InnerTable, step: _Step, rows: Tensor, weight: Tensor | None) -> Tensor:
         with torch.no_grad():
             # A copy, since f may work in place, and the table is to have the rows as they are.
-            value = None if step.at is step.new else _total(f(_take(step.new, step.sampled).clone(), rows), weight)
+            value = None if step.at is step.new else total(f(_take(step.new, step.sampled).clone(), rows), weight)
         carrier = table.space.carry(_take(step.inner, step.sampled), _take(step.at, step.sampled))
         if weight is not None:
             # Nothing flows back to padding, where the derivative of f need not exist.
             carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
-        loss = _total(f(carrier, rows), weight)
+        loss = total(f(carrier, rows), weight)
         if value is not None:
             loss.detach().copy_(value)
         table.write(step.tracked, step.values, step.rate, step.written)
@@ -198,12 +182,12 @@ class CoupledLoss(nn.Module):
         """The step of all ranks' batches; the loss is this rank's part of it, times the number of ranks."""
         if self.rule.all_rows:
             # Every rank has an estimate of every row, and their mean is that of a batch of all.
-            every = gather_batch(group, [inner])[0][0]
-            inner = every.reshape(group.size, -1, *every.shape[1:]).mean(0)
+            one = inner.unsqueeze(0) if isinstance(inner, Tensor) else inner
+            inner = gather_batch(group, [one])[0][0].mean(0)
         table = self.table.block
         try:
-            inner, rows, shares = self._check_rank(group, table, inner, index, weight, previous)
-        except (ValueError, TypeError, IndexError) as error:
+            inner, rows, shares = self._check_rank(table, inner, index, weight, previous)
+        except Exception as error:
             self.refuse(error)
         alike = (type(self.rule).__name__, self.n, self.dim, self.log, type(self.table).__name__, inner.dtype)
         weight, route = meet(group, self.table, rows, shares, alike, all_rows=self.rule.all_rows)
@@ -213,10 +197,10 @@ class CoupledLoss(nn.Module):
         return self._take_step(f, table, step, rows, weight)
 
     def _check_rank(
-        self, group: Group, table: InnerTable, inner: Any, index: Any, weight: Any, previous: Any
+        self, table: InnerTable, inner: Any, index: Any, weight: Any, previous: Any
     ) -> tuple[Tensor, Tensor, Shares]:
         """This rank's batch, which may be empty, and its weights up to a factor that all ranks share."""
-        if len(index) == 0 and isinstance(inner, Tensor) and (self.rule.all_rows or len(inner) == 0):
+        if is_nothing(index) and isinstance(inner, Tensor) and (self.rule.all_rows or len(inner) == 0):
             inner = inner if self.rule.all_rows else inner.reshape(0, *table.u.shape[1:])
             nothing = inner.new_zeros(0)
             return inner, nothing.long(), Shares(nothing, nothing.sum())
@@ -229,8 +213,7 @@ class CoupledLoss(nn.Module):
         share = check_weight(weight, rows, dtype)
         if weight.dtype == torch.bool:
             return inner, rows, Shares(weight.to(dtype), weight.sum())
-        # Weights that are meant as they are have a total of 1 over all ranks.
-        return inner, rows, Shares(share, share.new_tensor(group.rank == 0))
+        return inner, rows, Shares(share, None)
 
     @property
     def can_track_arrays(self) -> bool:
@@ -261,7 +244,7 @@ class CoupledLoss(nn.Module):
         _check_same_length(inner, rows)
         check_finite(inner, self.log)
         estimate = inner.to(torch.promote_types(inner.dtype, torch.float32), copy=True)
-        return _total(f(estimate, rows), weight)
+        return total(f(estimate, rows), weight)
 
     def _check_shapes(self, inner: Any, index: Any, weight: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         inner = check_inner(inner, self.dim)
@@ -400,10 +383,3 @@ def _take(values: Tensor, rows: Tensor | None) -> Tensor:
 def _check_same_length(inner: Tensor, rows: Tensor) -> None:
     if inner.shape[0] != rows.shape[0]:
         raise ValueError(f"inner {shape_of(inner)} and index {shape_of(rows)} differ in length")
-
-
-def _total(values: Tensor, weight: Tensor | None) -> Tensor:
-    """The mean, or the weighted sum; a zero with a graph where all weights are 0."""
-    if weight is None:
-        return values.mean()
-    return (values.masked_fill(weight == 0, 0.0) * weight).sum()

@@ -19,6 +19,11 @@ _LOG_OF_NOTHING = -1e5
 ROW_BUFFERS = ("u", "visits", "log_decay_at_write")
 """The buffers that have a value for each row."""
 
+ANOTHER_RANKS_ROWS = (
+    "these are the rows of one rank of a sharded table: save fcco.distributed.full_state_dict(loss), or the rows of "
+    "all ranks by torch.distributed.checkpoint"
+)
+
 _NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.bool: np.bool_}
 
 
@@ -26,10 +31,10 @@ class InnerTable(nn.Module):
     """Buffers that hold u_1 ... u_n and which rows have been visited.
 
     The buffers follow ``.to()`` (but for a table with ``offload`` set, which stays on its device), ``state_dict``,
-    ``deepcopy`` and pickling like any module's. Values are float32 at
-    least: casting a model to half precision leaves the table as it is, since a moving average at rate gamma is lost in
-    8 bits of mantissa. A table costs 4 bytes a value and 1 byte a row; ``visits`` (4 bytes instead of 1) and ``decays``
-    (8 bytes more) only where a rule asks for them.
+    ``deepcopy`` and pickling like any module's. Values are float32 at least: casting a model to half precision leaves
+    the table as it is, since a moving average at rate gamma is lost in 8 bits of mantissa. A table
+    costs 4 bytes a value and 1 byte a row; ``visits`` (4 bytes instead of 1) and ``decays`` (8 bytes more) only where a
+    rule asks for them.
 
     Args:
         n: number of rows.
@@ -231,6 +236,8 @@ class InnerTable(nn.Module):
         )
 
     def _mismatch(self, u: Tensor | None, visits: Tensor | None, in_log_space: Tensor | None) -> str | None:
+        if hasattr(u, "to_local"):
+            return ANOTHER_RANKS_ROWS
         if u is not None and u.shape != self.u.shape:
             n, dim = u.shape[0], 1 if u.dim() == 1 else u.shape[1]
             return f"the saved table has n={n}, dim={dim}, this one has n={self.n}, dim={self.dim}"

@@ -47,10 +47,33 @@ def refusals(rank):
         message_of(lambda: softmax(ones, torch.stack([bad, ones], 1), rows)),
         message_of(lambda: local(torch.stack([bad, ones], 1), LABELS[rows], rows)),
     ]
+    ragged = fcco.CoupledLoss(torch.log, 4, rule=fcco.SCGD(0.5))
+    said += [
+        message_of(lambda: cox(ones, ones.detach(), None if rank == 1 else rows > 0, rows)),
+        message_of(lambda: engine(ones, 3 if rank == 1 else rows)),
+        message_of(lambda: ragged(torch.ones(3 + 2 * rank, requires_grad=True), rows[:1])),
+        message_of(lambda: engine(ones, rows, weight=None if rank == 1 else ones.detach())),
+    ]
     taken = [int(loss_fn.table.step) for loss_fn in (engine, cox, softmax, local)]
     # The ranks are still in step.
     engine(ones, rows).backward()
     return said, taken, int(engine.table.step)
+
+
+def weights_of(rank, world):
+    """Weights as numbers, where the first rank has no rows."""
+    loss_fn, inner = fcco.CoupledLoss(torch.log, N), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    own = slice(None) if rank == world - 1 else slice(0)
+    loss = loss_fn(inner[own], torch.arange(3)[own], weight=torch.tensor([0.2, 0.3, 0.4])[own])
+    loss.backward()
+    return loss.detach() / world, inner.grad / world
+
+
+def no_rows_of_one_dtype(rank, world):
+    """Times in double precision, scores in single, and a rank without either."""
+    loss_fn = distributed.configure(fcco.losses.CoxLoss(N), gather=False)
+    rows = torch.arange(3 if rank == 0 else 0)
+    return loss_fn(torch.ones(len(rows), requires_grad=True), rows.double(), rows >= 0, rows).detach()
 
 
 class WithLoss(torch.nn.Module):
@@ -92,8 +115,8 @@ def fully_sharded(rank, world, sharded):
     module = WithLoss(sharded)
     fully_shard(module.linear, mesh=init_device_mesh("cpu", (world,)))
     train(module, module.parameters(), rank, world)
-    table = distributed.full_state_dict(module.loss_fn)["coupled.table.u"]
-    return module.linear.weight.full_tensor().detach(), table
+    state = distributed.full_state_dict(module)
+    return state["linear.weight"], state["loss_fn.coupled.table.u"]
 
 
 def tasks():
@@ -191,6 +214,8 @@ def everything(rank, world):
         "kept": kept(rank),
         "gathered": gathered(rank),
         "no_events": no_events(rank, world),
+        "weights": weights_of(rank, world),
+        "no_rows": no_rows_of_one_dtype(rank, world),
     }
     for sharded in (False, True):
         made["ddp", sharded] = loss_within(rank, world, sharded, ddp)
@@ -218,6 +243,22 @@ def test_what_one_rank_refuses_no_rank_takes(ranks):
     assert second[5] == "ValueError: the arguments differ in length: [1, 2, 2, 2]"
     assert second[6].startswith("ValueError: sampled_logits[0, 0] is nan")
     assert second[7].startswith("ValueError: embeddings[0, 0] is nan")
+    assert first[8] == first[9] == told
+    assert second[8] == "TypeError: an argument must be a tensor, or numbers, got NoneType"
+    assert second[9] == "ValueError: index must have the shape [B1], got []"
+    assert "differ in dtype, shape or kind" in first[10]
+    assert first[11] == second[11] == "ValueError: some ranks give weights as numbers and others do not"
+
+
+def test_weights_are_taken_as_they_are_whichever_rank_has_rows(ranks):
+    values, gradients = zip(*(rank["weights"] for rank in ranks), strict=True)
+    inner, weight = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.2, 0.3, 0.4])
+    torch.testing.assert_close(sum(values), (weight * inner.log()).sum())
+    torch.testing.assert_close(sum(gradients), weight / inner)
+
+
+def test_a_rank_without_rows_has_the_dtype_of_the_others(ranks):
+    assert [rank["no_rows"].dtype for rank in ranks] == [torch.float32] * 2
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["replicated", "sharded"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fcco
-from fcco._coupled import takes_index
+from fcco._outer import takes_index
 from fcco.solvers import problems
 from fcco.theory import sox, sox_boost
 

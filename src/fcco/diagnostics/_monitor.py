@@ -92,6 +92,8 @@ class Monitor:
     def _on_visit(self, visit: Visit) -> None:
         self._follow(visit.rows.device)
         self._steps += 1
+        if not len(visit.rows):
+            return
         rows, counted = visit.rows, visit.where.to(torch.int32)
         # By the largest, since a row may stand twice, here as padding and there not.
         self._last_seen.scatter_reduce_(0, rows, counted * self._steps, "amax")

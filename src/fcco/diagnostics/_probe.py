@@ -14,6 +14,7 @@ from fcco._rules import BSGD, Rule
 from fcco._space import Rate
 from fcco._table import InnerTable
 from fcco.diagnostics._watch import Visit, Watch, engine_of, table_of
+from fcco.distributed._comm import Layout
 
 Evaluate = Callable[[nn.Module, Tensor], Tensor]
 ExactInner = Callable[[Tensor], Tensor]
@@ -49,6 +50,7 @@ def twin(
     # A hook is for steps of the table, and these are none.
     shadow._forward_hooks, shadow._forward_pre_hooks = type(shadow._forward_hooks)(), type(shadow._forward_pre_hooks)()
     shadow.__dict__.pop("track_arrays", None)
+    shadow.layout = Layout(alone=True)
     shadow.rule = engine.rule if rule is None else rule
     if rule is not None:
         shadow.init = rule.start

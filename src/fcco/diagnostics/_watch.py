@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from fcco._checks import as_index
 from fcco._coupled import CoupledLoss
 from fcco._table import InnerTable
+from fcco.distributed import ShardedTable
+from fcco.distributed._comm import is_nothing
 
 
 class Visit(NamedTuple):
@@ -42,10 +44,9 @@ def table_of(engine: CoupledLoss) -> InnerTable:
     Raises:
         ValueError: it is sharded over ranks.
     """
-    table = engine.table
-    if not isinstance(table, InnerTable):
+    if isinstance(engine.table, ShardedTable):
         raise ValueError("diagnostics need all rows of a table, and this one is sharded over ranks")
-    return table
+    return engine.table
 
 
 class Watch:
@@ -80,16 +81,23 @@ class Watch:
         return rows, table.read(inside, cold=0.0), table.visited(inside).bool()
 
     def _before(self, engine: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._pending = None
         if not (engine.training and torch.is_grad_enabled()):
-            self._pending = None
             return
         device = self._table.u.device
-        if self._engine.rule.all_rows:
-            rows = torch.arange(self._engine.n, device=device)
-        else:
-            rows = as_index(args[1] if len(args) > 1 else kwargs["index"], device)
+        try:
+            rows = self._rows_of(args[1] if len(args) > 1 else kwargs["index"], device)
+        except (ValueError, TypeError):  # for the engine to refuse, together with other ranks if there are any
+            return
         with torch.no_grad():
             self._pending = self._read(rows)
+
+    def _rows_of(self, index: Any, device: torch.device) -> Tensor:
+        if self._engine.rule.all_rows:
+            return torch.arange(self._engine.n, device=device)
+        if is_nothing(index):  # which a rank's part of a batch may be
+            return torch.zeros(0, dtype=torch.int64, device=device)
+        return as_index(index, device)
 
     def _after(self, engine: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Tensor) -> None:
         if self._pending is None:

@@ -19,11 +19,13 @@ _AVAILABLE = dist.is_available()
 class Layout:
     """How a loss is to run under a process group; what it is before anything is said.
 
-    ``group`` is a process group, or None for the default one; deepcopy shares it, since it cannot be copied.
+    ``group`` is a process group, or None for the default one; deepcopy shares it, since it cannot be copied. A loss
+    that is ``alone`` takes its steps by itself, whatever group there is.
     """
 
     gather: bool = True
     group: Any = None
+    alone: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layout:
         return self
@@ -48,7 +50,7 @@ class Group:
 
 def current_group(layout: Layout) -> Group | None:
     """The ranks to take a step with; None where there are no others."""
-    if not (_AVAILABLE and dist.is_initialized()):
+    if not (_AVAILABLE and dist.is_initialized()) or layout.alone:
         return None
     size = dist.get_world_size(layout.group)
     if size < 1:
@@ -182,7 +184,7 @@ def gather_batch(group: Group, columns: Sequence[Any]) -> tuple[list[Tensor], sl
         if len({len(column) for column in columns}) > 1:
             raise ValueError(f"the arguments differ in length: {[len(column) for column in columns]}")
         signature = [(c.dtype, c.shape[1:], c.requires_grad) for c in columns]
-    except (TypeError, ValueError) as caught:
+    except Exception as caught:
         error, columns = caught, [torch.zeros(0)]
     length = torch.tensor([len(columns[0])], dtype=torch.float64, device=device)
     lengths = [int(line[0]) for line in agree(group, error, length, signature)]
@@ -195,7 +197,15 @@ def gather_batch(group: Group, columns: Sequence[Any]) -> tuple[list[Tensor], sl
 
 def as_rows(values: Any, device: torch.device) -> Tensor:
     """A tensor, list or array of one dimension at least, as a tensor on ``device``."""
-    rows = torch.as_tensor(values, device=device)
+    try:
+        rows = torch.as_tensor(values, device=device)
+    except Exception as error:
+        raise TypeError(f"an argument must be a tensor, or numbers, got {type(values).__name__}") from error
     if rows.dim() == 0:
         raise ValueError(f"an argument has no dimension to gather along: {values!r}")
     return rows
+
+
+def is_nothing(index: Any) -> bool:
+    """Whether a rank has no rows in a batch that others have; anything but rows is for others to refuse."""
+    return hasattr(index, "__len__") and len(index) == 0

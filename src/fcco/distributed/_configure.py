@@ -13,14 +13,20 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def configure(
-    module: Module, *, sharded: bool = False, gather: bool = True, offload: bool = False, group: Any = None
+    module: Module,
+    *,
+    sharded: bool = False,
+    gather: bool = True,
+    offload: bool = False,
+    group: Any = None,
+    alone: bool = False,
 ) -> Module:
     """Say how a loss, or every loss within a module, runs where there are several ranks.
 
     Not calling it is the same as calling it without options: every rank has the whole table, and inner sets span the
     ranks, so that k ranks with batches of B take the step of one process with a batch of k·B. Call it on all ranks,
     after the process group is there, and before ``DistributedDataParallel`` wraps a module that contains the loss.
-    Without a process group it changes nothing but ``offload``.
+    Without a process group ``sharded`` has no effect, now or later.
 
     Args:
         module: a loss, :class:`fcco.CoupledLoss`, or a module that contains some.
@@ -29,13 +35,15 @@ def configure(
         gather: inner sets are made of the batches of all ranks. False: of the own batch alone, as in a process by
             itself; the table is one for all ranks in either case.
         offload: the table stays on the CPU when the loss is moved to an accelerator.
-        group: the process group; None: the default one.
+        group: the process group; None: the default one. Gradients are taken to be averaged over it.
+        alone: the loss takes its steps by itself, as if there were no group: for training on one rank only, or another
+            model on each.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: a rule that tracks all rows (SCGD, NASA) is to be sharded.
+        ValueError: a rule that tracks all rows (SCGD, NASA) is to be sharded, or a loss that is alone.
 
     >>> import fcco
     >>> loss_fn = configure(fcco.losses.CoxLoss(n=1000), sharded=True)  # one process: the table as it is
@@ -44,12 +52,14 @@ def configure(
     """
     from fcco._coupled import CoupledLoss  # which needs this package
 
+    if sharded and alone:
+        raise ValueError("a table that is sharded over ranks cannot be alone")
     coupled = [part for part in module.modules() if isinstance(part, CoupledLoss)]
     for loss in coupled:
         if sharded and loss.rule.all_rows:
             raise ValueError(f"{type(loss.rule).__name__} updates all rows at every step: its table cannot be sharded")
     for loss in coupled:
-        loss.layout = Layout(gather, group)
+        loss.layout = Layout(gather, group, alone)
         table = loss.table.full()
         table.offload = False
         if offload:
@@ -80,21 +90,28 @@ def gather(*tensors: Tensor, group: Any = None) -> tuple[Tensor, ...]:
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:
-    """``state_dict`` with the tables of sharded losses whole, copied to the CPU; all ranks call it together.
+    """``state_dict`` with the tables of sharded losses whole, as a copy on the CPU; all ranks call it together.
 
-    It is the ``state_dict`` of the same module in one process: ``torch.save`` it on one rank, and load it with
-    ``torch.load(..., weights_only=True)`` and ``load_state_dict`` under any number of ranks, sharded or not.
+    Parameters that ``fully_shard`` has divided are whole in it too. It is the ``state_dict`` of the same module in one
+    process: ``torch.save`` it on one rank, and load it with ``torch.load(..., weights_only=True)`` and
+    ``load_state_dict`` under any number of ranks, sharded or not.
 
     >>> import fcco
     >>> list(full_state_dict(fcco.InnerTable(n=3)))
     ['u', 'visits', 'step', 'in_log_space']
     """
-    state = snapshot(module)
-    for path, part in module.named_modules():
+    tables: dict[str, Any] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
         if isinstance(part, ShardedTable):
-            whole = part.full().state_dict(prefix=f"{path}." if path else "")
-            state.update({name: value.cpu() for name, value in whole.items()})
-    return state
+            tables |= part.full().state_dict(prefix=f"{path}." if path else "")
+    return {name: _whole(value) for name, value in {**module.state_dict(), **tables}.items()}
+
+
+def _whole(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    every = getattr(value, "full_tensor", None)  # of parameters that fully_shard has divided
+    return (value if every is None else every()).detach().to("cpu", copy=True)
 
 
 def snapshot(module: nn.Module) -> dict[str, Any]:

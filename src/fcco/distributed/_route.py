@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fcco.distributed._comm import Group, all_gather, all_to_all
+from fcco.distributed._comm import Group, all_gather, all_to_all, device_of
 
 
 class Held(NamedTuple):
@@ -84,9 +84,9 @@ class ToOwners:
 
     def over_all(self, distinct: Tensor) -> Tensor:
         """The sum over ranks, which update rows of their own each."""
-        total = distinct.clone()
+        total = distinct.to(device_of(self.group), copy=True)
         dist.all_reduce(total, group=self.group.handle)
-        return total
+        return total.to(distinct.device)
 
 
 def by_owner(rows: Tensor, where: Tensor | None, rows_a_rank: int, ranks: int) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fcco._space import Rate
-from fcco._table import ROW_BUFFERS, InnerTable
-from fcco.distributed._comm import Group, Layout, all_gather, current_group
+from fcco._table import ANOTHER_RANKS_ROWS, ROW_BUFFERS, InnerTable
+from fcco.distributed._comm import Group, Layout, all_gather, current_group, device_of
 
 
 class ShardedTable(InnerTable):
@@ -90,7 +90,9 @@ class ShardedTable(InnerTable):
         """A copy of the whole table, on every rank; all ranks call it together."""
         block = self.block
         names = [name for name in ROW_BUFFERS if name in block._buffers]
-        every = all_gather(self.group, [getattr(block, name) for name in names], self.lengths)
+        # By way of the group's device, since the table may be offloaded to one that it has no messages from.
+        columns = [getattr(block, name).to(device_of(self.group)) for name in names]
+        every = [rows.to(block.u.device) for rows in all_gather(self.group, columns, self.lengths)]
         return block.with_rows(self.n, dict(zip(names, every, strict=True)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShardedTable:
@@ -132,8 +134,17 @@ class ShardedTable(InnerTable):
             if rows.shape[0] != self.n:
                 error_msgs.append(f"{prefix}{name}: the saved table has n={rows.shape[0]}, this one has n={self.n}")
                 return
-            whole = not hasattr(rows, "to_local")
-            local[prefix + name] = rows[self.first :][: len(self.u)] if whole else rows.to_local()
+            if not hasattr(rows, "to_local"):
+                local[prefix + name] = rows[self.first :][: len(self.u)]
+            elif self._is_from_here(rows.device_mesh):
+                local[prefix + name] = rows.to_local()
+            else:
+                error_msgs.append(f"{prefix}{name}: {ANOTHER_RANKS_ROWS}")
+                return
         self._held[0]._load_from_state_dict(
             local, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+
+    def _is_from_here(self, mesh: Any) -> bool:
+        """Whether a ``DTensor`` was made on this rank of as many: what is saved with one keeps its rank."""
+        return mesh.size() == self.group.size and tuple(mesh.get_coordinate() or ()) == (self.group.rank,)

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fcco.estimators._base import LossCurveMixin, warn_user
 from fcco.estimators._kernels import Array
 from fcco.estimators._nca_checks import check_parameters
-from fcco.estimators._nca_exact import choose_start, minimise, settling
+from fcco.estimators._nca_exact import FEW, PASSES, choose_start, come_near, minimise, settling
 from fcco.estimators._nca_fit import SPREAD, Fit, Stall, spread_of
 
 _STEPS = (1.0, 0.1, 0.01, 0.001)  # tried by learning_rate="auto", in units of the largest
@@ -70,7 +70,8 @@ class NeighborhoodComponentsAnalysis(
         Start from the last solution: without mini-batches if exact, else learning_rate="auto" takes the smallest of
         its steps, to stay near it.
     max_iter : int
-        Iterations at most: of L-BFGS if exact, else a pass over the rows, or as many passes as make up 50 steps.
+        Iterations at most. One is a pass over the rows, or as many passes as make up 50 steps; if exact, all but the
+        first three, or with up to 500 rows all, are iterations of L-BFGS.
     tol : float
         Relative improvement of the tracked objective that counts. ``n_iter_no_change`` iterations without one end an
         exact fit, as does an objective within tol of -1, below which there is none. Otherwise they divide the step by
@@ -116,9 +117,9 @@ class NeighborhoodComponentsAnalysis(
         Iterations made.
     random_state_ : RandomState
     loss_curve_ : list of float
-        The objective after each iteration; on mini-batches from p_i against all rows, exactly, and their mean over all
-        i or, where there are more than 500, over 500 drawn once at random: then an estimate of F, with a standard error
-        of 0.02 at most.
+        The objective after each iteration; after one on mini-batches from p_i against all rows, exactly, and their mean
+        over all i or, where there are more than 500, over 500 drawn once at random: then an estimate of F, with a
+        standard error of 0.02 at most.
 
     >>> from sklearn.datasets import load_iris
     >>> x, y = load_iris(return_X_y=True)
@@ -206,23 +207,29 @@ class NeighborhoodComponentsAnalysis(
         self.loss_curve_, self.n_iter_ = [], 0
         if not (exact and resumed):
             fit.choose_step(_STEPS[-1:] if resumed else _STEPS)
-        start = choose_start(fit, self.max_iter) if exact and not resumed else fit.start
         self._print_header()
-        return self._iterate_exact(fit, start, resumed) if exact else self._iterate(fit)
+        return self._iterate_exact(fit, resumed) if exact else self._iterate(fit)
 
     def _is_exact(self, n: int) -> bool:
         return self.method == "exact" or (self.method == "auto" and self.learning_rate == "auto" and n <= EXACT_ROWS)
 
-    def _iterate_exact(self, fit: Fit, start: Array, resumed: bool) -> bool:
-        settles, settled = settling(self), False
+    def _iterate_exact(self, fit: Fit, resumed: bool) -> bool:
+        n, settles, settled = len(fit.rows.label), settling(self), False
 
         def note(value: float, a: Array) -> bool:
             nonlocal settled
-            self._record(value, a, len(fit.rows.label))
+            self._record(value, a, n)
             settled = settles(value)
             return settled
 
-        value, fit.run.a[:] = minimise(fit, start, self.max_iter, note, _NEAR if resumed else 1.0)
+        if resumed:
+            start = fit.start
+        elif n <= FEW:
+            start = choose_start(fit, self.max_iter)
+        else:
+            start = come_near(fit, min(PASSES, self.max_iter - 1), lambda value, a: self._record(value, a, n))
+        left = self.max_iter - self.n_iter_
+        value, fit.run.a[:] = minimise(fit, start, left, note, _NEAR if resumed else 1.0)
         if not self.loss_curve_:  # it began at an optimum
             self._record(value, fit.run.a, len(fit.rows.label))
             return True

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 
 _PAIRS = 2**20  # compared at a time
-_PASSES = 3  # of mini-batches, before the first iteration
-_FEW = 500  # rows of which a fit takes so little that several starts are tried
+PASSES = 3  # of mini-batches, before the first iteration
+FEW = 500  # rows of which a fit takes so little that several starts are tried
 _SIZES = (1.0, 4.0)  # of a start by name, in units of that of mini-batches
 
 Note = Callable[[float, Array], bool]
@@ -95,16 +95,17 @@ def minimise(fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1
     return float(found.fun), to_map(found.x)
 
 
-def choose_start(fit: Fit, max_iter: int) -> Array:
-    """Where a few passes of mini-batches lead; of few rows, the start of several that ends best."""
-    n = len(fit.rows.label)
-    for number in range(_PASSES):
-        fit.iterate(number, _PASSES)
+def come_near(fit: Fit, passes: int, note: Callable[[float, Array], object]) -> Array:
+    """Where a few passes of mini-batches lead, if that is lower than the start; ``note`` is told of each."""
+    for number in range(passes):
+        note(fit.iterate(number, passes), fit.run.a)
     warm = fit.run.a.copy()
-    if fit.objective(warm) > fit.objective(fit.start):
-        warm = fit.start
-    if n > _FEW:
-        return warm
+    return warm if fit.objective(warm) <= fit.objective(fit.start) else fit.start
+
+
+def choose_start(fit: Fit, max_iter: int) -> Array:
+    """The start of several that ends best."""
+    warm = come_near(fit, PASSES, lambda value, _: None)
     sizes = _SIZES if isinstance(fit.model.init, str) else (1.0,)
     starts = [warm, *(size * fit.start for size in sizes)]
     ends = [_end(fit, start, max_iter) for start in starts]

@@ -107,13 +107,20 @@ class Fit:
         return draw_batches(self.random, self.rows.label, self.per_pass, max(1, -(-_TRIAL // self.per_pass)))
 
     def choose_step(self, candidates: Sequence[float]) -> None:
-        """The step that does best in a short trial on the first batches."""
+        """The step that does best in a short trial on the first batches, of falling ones until they get worse."""
         if self.model.learning_rate != "auto":
             self.step = float(self.model.learning_rate)
             return
-        steps = self.largest_step * np.array(candidates)
-        outcomes = [self._try(step) for step in steps] if len(steps) > 1 else [0.0]
-        self.step = float(steps[np.argmin(np.nan_to_num(outcomes, nan=np.inf))])
+        self.step = self.largest_step * candidates[0]
+        if len(candidates) == 1:
+            return
+        start, best = self.objective(self.start), np.inf
+        for step in self.largest_step * np.array(candidates):
+            value = self._try(step)
+            if value < best:
+                self.step, best = float(step), value
+            elif best < start:
+                return
 
     def _try(self, step: float) -> float:
         run = self._fresh()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fcco._checks import whole_number
 from fcco._coupled import CoupledLoss
 from fcco.diagnostics import Monitor
+from fcco.distributed import full_state_dict
 
 __all__ = ["TableCallback"]
 
@@ -89,8 +90,8 @@ class TableCallback(Callback):
             monitor.close()
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """The tables of the losses given by name."""
-        return {name: loss.state_dict() for name, loss in self.losses.items()}
+        """The tables of the losses given by name, whole; Lightning calls this on all ranks."""
+        return {name: full_state_dict(loss) for name, loss in self.losses.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the tables saved."""

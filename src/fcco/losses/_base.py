@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import NotFiniteError, as_index, has_repeats, reads_are_free, shape_of
-from fcco._coupled import CoupledLoss, Outer
+from fcco._coupled import CoupledLoss
+from fcco._outer import Outer
 from fcco._rules import Rule
 from fcco._table import InnerTable
 from fcco.distributed._comm import gather_batch
@@ -127,7 +128,7 @@ class Loss(nn.Module):
         """Call a function; what is wrong with this rank's batch concerns the ranks that wait for it too."""
         try:
             return function(*batch, **options)
-        except (ValueError, TypeError, IndexError) as error:
+        except Exception as error:
             self.coupled.refuse(error)
 
     def _make(self, inner: Callable[..., Any], *batch: Any, **options: Any) -> Any:
@@ -135,7 +136,8 @@ class Loss(nn.Module):
         if not self._is_empty(batch[0]):
             return self._checked(inner, *batch, **options)
         floats = [part for part in batch if isinstance(part, Tensor) and part.is_floating_point()]
-        nothing = torch.cat([at_least_float32(part).reshape(0, part.shape[1:].numel()) for part in floats], 1).sum(1)
+        like = at_least_float32(floats[0])
+        nothing = torch.cat([part.to(like).reshape(0, part.shape[1:].numel()) for part in floats], 1).sum(1)
         return nothing if self.coupled.dim == 1 else nothing.unsqueeze(1).repeat(1, self.coupled.dim)
 
     def _finish(self, estimate: Estimate | Tensor, index: Any, outer: slice | None = None) -> Tensor:

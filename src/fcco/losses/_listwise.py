@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fcco._checks import check_rows, shape_of
-from fcco._coupled import Outer
+from fcco._outer import Outer
 from fcco._rules import BSGD, SOAP, Rule
 from fcco.functional._checks import as_groups, check_choice, check_count, check_number, check_relevance
 from fcco.functional._inner import OwnTerm, check_own_term

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fcco._coupled import takes_index
+from fcco._outer import takes_index
 from fcco._rules import Gamma, is_per_row
 from fcco.projections import Regulariser
 from fcco.solvers._plan import Plan, Stage

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
-from fcco._coupled import takes_index
+from fcco._outer import takes_index
 from fcco.theory import Constants
 
 Inner = Callable[[Tensor, Tensor, torch.Generator, int], Tensor]

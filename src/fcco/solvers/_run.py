@@ -14,6 +14,7 @@ from torch import Tensor
 from fcco._checks import check_finite, check_inner, shape_of
 from fcco._coupled import CoupledLoss
 from fcco._rules import is_per_row
+from fcco.distributed import configure
 from fcco.optim import MovingAverageSGD
 from fcco.solvers._plan import Plan
 from fcco.solvers._problem import Problem
@@ -46,7 +47,8 @@ class Run:
         self.average = problem.start.detach().clone()
         # The table counts visits if one of the stages asks for them.
         gammas = sorted((stage.gamma for stage in plan.stages), key=is_per_row)
-        self.loss_fn = CoupledLoss(problem.outer, problem.n, problem.dim, plan.rule(gammas[-1]), problem.log)
+        loss_fn = CoupledLoss(problem.outer, problem.n, problem.dim, plan.rule(gammas[-1]), problem.log)
+        self.loss_fn = configure(loss_fn, alone=True)  # a solver runs in one process
         self.loss_fn.to(problem.start.device)
         self.optimizer = MovingAverageSGD(
             [self.weights],
