@@ -44,12 +44,12 @@ class ListwiseRanker(LinearRanker):
 
     method="exact" (L-BFGS) costs O(n log n + n d) an iteration, and is the default because it is both faster and
     better: with "listnet" on LightGBM's example (3,005 rows, 218 features) it ends at 2.593 in .11 s, and passes SOX's
-    2.604, the best of the others, after .02 s of SOX's .07 s (``python benchmarks/estimators.py --only listwise``).
+    2.604, the best of the others, after .02 s of SOX's .12 s (``python benchmarks/estimators.py --only listwise``).
     With "logistic" and "sigmoid" it goes through the pairs of each query. The others are stochastic, from
     ``outer_batch`` queries with at most ``inner_batch`` items of each at a step, whose cost does not depend on n, and
     halve their step after a pass over the data without a gain; a pass that makes the objective worse is taken back.
 
-    The first fit with a stochastic method compiles its steps, once, for about 15 s (``verbose=1`` prints how long);
+    The first fit with a stochastic method compiles its steps, once, for about 12 s (``verbose=1`` prints how long);
     later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
 
     There is no ``partial_fit``: the stochastic methods keep an estimate for each training row. ``warm_start`` begins at

@@ -51,12 +51,12 @@ class PNormPushClassifier(BipartiteRanker):
 
     With ℓ = exp the objective is separable and convex, and method="exact" (L-BFGS) costs O(n d) an iteration, with
     the hinges O(n log n + n d). It is the default because it is both faster and better: on covtype (20,035 rows) it
-    ends at .2832 in .25 s, and passes SOAP's .2838, the best of the others, after .06 s of SOAP's .29 s (``python
+    ends at .2832 in .17 s, and passes SOAP's .2838, the best of the others, after .04 s of SOAP's .17 s (``python
     benchmarks/estimators.py --only p-norm-push``). With "logistic" and "sigmoid" it goes through all pairs, O(n₊ n₋).
     The others are stochastic, cost O(d) a step whatever n is, and halve their step after a pass over the data without a
     gain; a pass that makes the objective worse is taken back.
 
-    The first fit with a stochastic method compiles its steps, once, for about 15 s (``verbose=1`` prints how long);
+    The first fit with a stochastic method compiles its steps, once, for about 12 s (``verbose=1`` prints how long);
     later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
 
     There is no ``partial_fit``: the objective couples all rows, and the stochastic methods keep an estimate for each.
@@ -210,14 +210,14 @@ class AveragePrecisionClassifier(BipartiteRanker):
     whatever the balance.
 
     The objective is not convex. With the hinges method="exact" (L-BFGS) costs O(n log n + n d) an iteration, and is the
-    default because it is both faster and better: on covtype (20,035 rows) it ends at -.341 in .53 s, and passes SOAP's
-    -.332, the best of the others, after .11 s of SOAP's .44 s (``python benchmarks/estimators.py --only
+    default because it is both faster and better: on covtype (20,035 rows) it ends at -.341 in .51 s, and passes SOAP's
+    -.332, the best of the others, after .11 s of SOAP's .42 s (``python benchmarks/estimators.py --only
     average-precision``). That is the surrogate: average precision itself, on the same data, is .241 and .236, and .248
     with SOX. With "logistic" and "sigmoid" it goes through pairs, O(n₊ n). The others are stochastic, cost O(d) a step
     whatever n is, and halve their step after a pass over the data without a gain; a pass that makes the objective worse
     is taken back.
 
-    The first fit with a stochastic method compiles its steps, once, for about 15 s (``verbose=1`` prints how long);
+    The first fit with a stochastic method compiles its steps, once, for about 12 s (``verbose=1`` prints how long);
     later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
 
     There is no ``partial_fit``: the objective couples all rows, and the stochastic methods keep an estimate for each.

@@ -49,8 +49,8 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     after one sort, a few iterations. It is both faster and better than mini-batches. On 10^6 rows of 20 features, one
     thread, in one run of ``python benchmarks/cox.py``:
 
-    - untied times: 4.0 s; scikit-survival 150 s, lifelines 281 s; ``method="soap"`` 13 s, to 1e-4 above the minimum;
-    - tied times, by Efron: 2.5 s; scikit-survival 93 s, lifelines 17 s.
+    - untied times: 1.6 s; scikit-survival 57 s, lifelines 91 s; ``method="soap"`` 12 s, to 1e-4 above the minimum;
+    - tied times, by Efron: 1.2 s; scikit-survival 40 s, lifelines 5.6 s.
 
     ``y`` is a structured array of event and time, as scikit-survival's; or two columns (time, event) in this order,
     or, in a data frame, named so; or one-dimensional: times, all of events. Only the order of times matters to the
@@ -62,7 +62,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     those where the rise became negligible, or where descent ended, and alpha > 0 makes them finite. After descent a few
     iterations of Newton's method look for that.
 
-    The first fit compiles what it needs, once: about 2 s, or 15 s more with mini-batches (``verbose=1`` prints how
+    The first fit compiles what it needs, once: about 2 s, or 12 s more with mini-batches (``verbose=1`` prints how
     long). Later processes find it on disk.
 
     Parameters
