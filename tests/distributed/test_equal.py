@@ -9,7 +9,7 @@ from training import plans
 def every_run(rank, world):
     """Of every run, what came of it with a replicated table and with a sharded one."""
     made = {}
-    for name, (run, arguments, kinds) in plans().items():
+    for name, (run, arguments, kinds) in plans(world).items():
         try:
             made[name] = [run(rank, world, *arguments, sharded=sharded) for sharded in kinds]
         except Exception as error:
@@ -20,7 +20,7 @@ def every_run(rank, world):
 @pytest.mark.parametrize("world", [2, 4])
 def test_k_processes_equal_one(world):
     ranks = run_ranks(every_run, world)
-    for name, (run, arguments, kinds) in plans().items():
+    for name, (run, arguments, kinds) in plans(world).items():
         single = "float32" in name
         tolerance = 1e-6 if single else 1e-12
         close = {"rtol": tolerance, "atol": tolerance, "msg": lambda text, name=name: f"{name}: {text}"}
