@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import torch
 from _task import Setting, Task
 from _tasks import OBJECTIVES, Objective, task
+from applications import minimise
 from torch import Tensor, nn
 
 import fcco
@@ -114,22 +115,7 @@ def train(row: Row, setting: Setting, lr: float, seed: int) -> float:
 def minimum(problem: Task, iterations: int) -> float:
     """By L-BFGS on all data; of objectives that are not convex, the one that it finds from the same start."""
     w = nn.Parameter(problem.start.double())
-    optimizer = torch.optim.LBFGS(
-        [w],
-        max_iter=iterations,
-        tolerance_grad=1e-9,
-        tolerance_change=1e-13,
-        history_size=50,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = problem.objective(w)
-        value.backward()
-        return value
-
-    optimizer.step(closure)
+    minimise(lambda: problem.objective(w), [w], iterations)
     return problem.objective(w.detach()).item()
 
 

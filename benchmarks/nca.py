@@ -10,16 +10,14 @@ and its siblings; scikit-learn's NCA would need 60,000² distances in double pre
 from __future__ import annotations
 
 import argparse
-import gzip
-import os
 import resource
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import _data
 import numpy as np
 import torch
 from _timing import compare, time_of
@@ -33,6 +31,7 @@ from sklearn.neighbors import NeighborhoodComponentsAnalysis as Theirs
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
+from fcco.datasets import load_mnist
 from fcco.estimators._kernels import RULES, Table
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._nca_fit import ANCHORS, draw_batches
@@ -215,20 +214,17 @@ def compare_sets(quick: bool) -> None:
 
 
 def read_mnist(part: str) -> tuple[Array, Array]:
-    folder = Path(os.environ["FCCO_DATA"]) / "mnist"
-    images = gzip.decompress((folder / f"{part}-images-idx3-ubyte.gz").read_bytes())
-    labels = gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes())
-    x = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 784).astype(np.float32) / 255
-    return x, np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)
+    digits = load_mnist(part)
+    return digits.x.reshape(-1, 784).astype(np.float32) / 255, digits.y
 
 
 def show_mnist(quick: bool) -> None:
     if quick:
         return
-    if not (Path(os.environ.get("FCCO_DATA", "")) / "mnist").exists():
+    if not _data.has("mnist"):
         print("MNIST: left out, FCCO_DATA does not name a directory that has it")
         return
-    (x, y), (test_x, test_y) = read_mnist("train"), read_mnist("t10k")
+    (x, y), (test_x, test_y) = read_mnist("train"), read_mnist("test")
     model = NeighborhoodComponentsAnalysis(32, random_state=0, max_iter=30)
     seconds = timed_fit(model, x, y)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -266,7 +266,7 @@ class NeighborhoodComponentsAnalysis(
 
     def _doubts(self, fit: Fit, settled: bool) -> list[str]:
         """What speaks against the solution."""
-        value, first, doubts = fit.objective(fit.run.a), fit.objective(fit.start), []
+        value, first, doubts = fit.objective(fit.run.a), fit.at_start, []
         rate = f"learning_rate={self.learning_rate!r}"
         if not settled:
             doubts.append(

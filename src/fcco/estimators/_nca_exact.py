@@ -97,10 +97,11 @@ def minimise(fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1
 
 def come_near(fit: Fit, passes: int, note: Callable[[float, Array], object]) -> Array:
     """Where a few passes of mini-batches lead, if that is lower than the start; ``note`` is told of each."""
+    value = fit.at_start
     for number in range(passes):
-        note(fit.iterate(number, passes), fit.run.a)
-    warm = fit.run.a.copy()
-    return warm if fit.objective(warm) <= fit.objective(fit.start) else fit.start
+        value = fit.iterate(number, passes)
+        note(value, fit.run.a)
+    return fit.run.a.copy() if value <= fit.at_start else fit.start
 
 
 def choose_start(fit: Fit, max_iter: int) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,12 +114,12 @@ class Fit:
         self.step = self.largest_step * candidates[0]
         if len(candidates) == 1:
             return
-        start, best = self.objective(self.start), np.inf
+        best = np.inf
         for step in self.largest_step * np.array(candidates):
             value = self._try(step)
             if value < best:
                 self.step, best = float(step), value
-            elif best < start:
+            elif best < self.at_start:
                 return
 
     def _try(self, step: float) -> float:
@@ -147,6 +147,11 @@ class Fit:
         with one_thread:
             share = mean_share(self.rows, a, self.anchors, min(len(self.rows.label), _WIDTH))
         return self.penalty(a) - share
+
+    @cached_property
+    def at_start(self) -> float:
+        """F at the start, from the p_i of the anchors."""
+        return self.objective(self.start)
 
     def penalty(self, a: Array) -> float:
         """alpha/2 |A|²."""
