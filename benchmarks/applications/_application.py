@@ -6,6 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 Kind = Literal["ours", "in-batch", "field", "exact", "full"]
@@ -148,6 +149,7 @@ Table = dict[Case, dict[str, Entry]]
 
 
 Run = Callable[[float, int], Result]  # of an lr and a seed
+Score = Callable[[Result], float]  # the lower the better
 LIMIT = 8
 
 
@@ -155,24 +157,25 @@ def tune(run: Run, start: float, seeds: int, limit: int = LIMIT) -> tuple[Tuned,
     """The best lr for the objective, and for the metric on the validation data; the same rule for every method.
 
     Of ``start`` times powers of two, a walk on the first seed goes on until both neighbours are worse, ``limit`` steps
-    at most. The other seeds run at the lr where it ended; where one of them diverges, at the next lower one.
+    at most. From there all seeds go down together, as long as half of the lr is better on average: what suits the first
+    may be too much for another.
     """
     known: dict[tuple[float, int], Result] = {}
 
-    def at(lr: float, seed: int) -> Result:
+    def score(lr: float, seed: int, of: Score) -> float:
         if (lr, seed) not in known:
             known[lr, seed] = run(lr, seed)
-        return known[lr, seed]
+        return of(known[lr, seed])
 
-    def finish(lr: float) -> Tuned:
-        results = [at(lr, seed) for seed in range(seeds)]
-        if DIVERGED in results and results[0] != DIVERGED:
-            return finish(lr / 2)
-        return Tuned(lr, results)
+    def best(of: Score, first: float) -> float:
+        lr = walk(lambda lr: score(lr, 0, of), first, limit)
+        return _descend(lambda lr: fmean(score(lr, seed, of) for seed in range(seeds)), lr)
 
-    by_objective = walk(lambda lr: _or_zero(at(lr, 0).objective), start, limit)
-    by_metric = walk(lambda lr: -at(lr, 0).valid, by_objective, limit)
-    return finish(by_objective), finish(by_metric)
+    def at(lr: float) -> Tuned:
+        return Tuned(lr, [known[lr, seed] for seed in range(seeds)])
+
+    by_objective = best(_objective, start)
+    return at(by_objective), at(best(_error, by_objective))
 
 
 def walk(score: Callable[[float], float], start: float, limit: int) -> float:
@@ -193,6 +196,19 @@ def walk(score: Callable[[float], float], start: float, limit: int) -> float:
     return best
 
 
-def _or_zero(objective: float) -> float:
+def _descend(score: Callable[[float], float], start: float) -> float:
+    best = start
+    for _ in range(LIMIT):
+        if score(best) < math.inf and score(best / 2) >= score(best):
+            break
+        best /= 2
+    return best
+
+
+def _objective(result: Result) -> float:
     """A method that has another objective has NaN, and any lr will do."""
-    return 0.0 if math.isnan(objective) else objective
+    return 0.0 if math.isnan(result.objective) else result.objective
+
+
+def _error(result: Result) -> float:
+    return -result.valid
