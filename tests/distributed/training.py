@@ -13,7 +13,7 @@ from fcco import distributed
 from losses.cases import CASES, DEFAULTS
 
 N, FEATURES = 13, 3
-NO_MOAP = [case for case in DEFAULTS if case.loss is fcco.losses.GroupDROLoss]
+NO_MOAP = [case for case in DEFAULTS if case.loss in (fcco.losses.GroupDROLoss, fcco.losses.BaselineCoxLoss)]
 
 
 class Arguments(torch.nn.Module):

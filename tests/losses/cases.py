@@ -135,6 +135,7 @@ NDCG = Case(
     exact_options=("surrogate", "margin", "k", "sharpness"),
 )
 COX = Case(losses.CoxLoss, survival, functional.cox_loss, (1,))
+BASELINE_COX = Case(losses.BaselineCoxLoss, survival, functional.cox_loss, (1, 0), indexed=False)
 LATENT = Case(losses.LatentVariableLoss, latent, functional.latent_variable_loss)
 SOFTMAX = Case(losses.SoftmaxLoss, logits, all_logits)
 CONTRASTIVE = Case(
@@ -156,6 +157,7 @@ DEFAULTS = [
     LIST_MLE,
     NDCG,
     COX,
+    BASELINE_COX,
     LATENT,
     SOFTMAX,
     CONTRASTIVE,
@@ -189,6 +191,7 @@ CASES = [
     PARTIAL_AUC.with_options(surrogate="exp"),
     NDCG.with_options(surrogate="sigmoid", k=2, sharpness=3.0),
     NCA,
+    BASELINE_COX,
     LATENT,
     CONTRASTIVE,
     CONTRASTIVE.with_options(mode="cross_modal"),

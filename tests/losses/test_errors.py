@@ -13,6 +13,7 @@ from losses.cases import CASES, DEFAULTS, INDEXED, run, same, state
 ROWS = torch.tensor([0, 3, 5, 8, 9, 12])
 NAMES = {
     losses.CoxLoss: ["risk", "time", "event"],
+    losses.BaselineCoxLoss: ["risk", "time", "event"],
     losses.NCALoss: ["embeddings", "labels"],
     losses.LatentVariableLoss: ["log_likelihood", "log_weight"],
     losses.SoftmaxLoss: ["target_logit", "sampled_logits"],

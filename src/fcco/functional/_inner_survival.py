@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -73,6 +75,31 @@ def cox_inner(
         known = known & outer_of(seen, outer)
     logits = above(risk, outer) + stands_for.log()
     return settle(masked_logsumexp(logits, at_risk & (stands_for > 0)), known, log=True)
+
+
+def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -> Tensor:
+    r"""log of the sum over each of several nested risk sets, as far as the batch knows.
+
+    .. math:: G_k = \sum_{j : s_j > k} c_j e^{h_j}
+
+    Args:
+        risk: h, [B].
+        stands_for: c, [B], how many of the population each stands for.
+        sets: s, [B], of 0 ... K: how many of the sets, from the first on, each belongs to.
+        n_sets: K.
+
+    Returns:
+        [K], -inf for a set that nobody of the batch belongs to.
+
+    >>> risk_set_sums(torch.zeros(3), torch.ones(3), torch.tensor([1, 0, 3]), 3).exp()
+    tensor([2., 1., 1.])
+    """
+    longest_first = sets.argsort(descending=True, stable=True)
+    sums = (risk + stands_for.log())[longest_first].logcumsumexp(0)
+    members = len(sets) - torch.searchsorted(
+        sets[longest_first].flip(0), torch.arange(n_sets, device=sets.device), right=True
+    )
+    return torch.cat([sums.new_full((1,), -math.inf), sums])[members]
 
 
 def _strata(seen: Tensor, n: int, n_events: int | None) -> list[tuple[Tensor, int]]:

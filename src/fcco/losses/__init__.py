@@ -16,10 +16,11 @@ from fcco.losses._listwise import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.losses._meta import MAMLLoss
 from fcco.losses._robust import GroupDROLoss, InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss, NCALoss
-from fcco.losses._survival import CoxLoss
+from fcco.losses._survival import BaselineCoxLoss, CoxLoss
 
 __all__ = [
     "AveragePrecisionLoss",
+    "BaselineCoxLoss",
     "ContrastiveLoss",
     "CoxLoss",
     "GroupDROLoss",

@@ -1,0 +1,197 @@
+"""BaselineCoxLoss: unbiased by enumeration, its steps in NumPy, its hazard, and what it refuses."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+import torch
+
+import fcco
+from fcco.functional import cox_loss
+from fcco.losses import BaselineCoxLoss
+
+TIME = torch.tensor([3.0, 1.0, 2.0, 2.0, 5.0, 4.0, 2.0, 6.0], dtype=torch.float64)
+EVENT = torch.tensor([1, 1, 1, 0, 1, 0, 1, 0])
+TIMES, COUNTS = [1.0, 2.0, 3.0, 5.0], [1, 2, 1, 1]
+FROZEN = fcco.SOX(1e-12)  # rows stay as they are, and f is differentiated there
+
+
+def risks(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(len(TIME), dtype=torch.float64, generator=generator, requires_grad=True)
+
+
+def exact_sums(risk):
+    """[K]: sums of e^h over those who live to see each time."""
+    return torch.stack([risk.detach()[time <= TIME].exp().sum() for time in TIMES])
+
+
+def at_random(size):
+    return [list(rows) for rows in combinations(range(len(TIME)), size)]
+
+
+def by_stratum(events, others):
+    seen = [i for i, e in enumerate(EVENT) if e]
+    rest = [i for i, e in enumerate(EVENT) if not e]
+    return [[*a, *b] for a, b in product(combinations(seen, events), combinations(rest, others))]
+
+
+def test_rows_are_the_times_of_events():
+    loss_fn = BaselineCoxLoss.from_targets(EVENT, TIME)
+    assert loss_fn.times.tolist() == TIMES
+    assert loss_fn.events.tolist() == COUNTS
+    assert (loss_fn.n, loss_fn.n_events, loss_fn.n_examples) == (4, 5, 8)
+
+
+class TestUnbiased:
+    BATCHES = pytest.mark.parametrize(
+        ("batches", "stratified"),
+        [*((at_random(size), False) for size in (1, 2, 3, 5)), (by_stratum(1, 2), True), (by_stratum(3, 1), True)],
+    )
+
+    @BATCHES
+    def test_sums(self, batches, stratified):
+        risk, total = risks(), 0.0
+        for rows in batches:
+            loss_fn = BaselineCoxLoss.from_targets(EVENT, TIME, rule=fcco.SOAP(1.0), stratified=stratified)
+            loss_fn(risk[rows], TIME[rows], EVENT[rows])
+            total = total + loss_fn.table.read(None, cold=-torch.inf).exp()
+        torch.testing.assert_close(total / len(batches), exact_sums(risk), rtol=1e-12, atol=0)
+
+    @BATCHES
+    def test_gradient_where_rows_are_right(self, batches, stratified):
+        """Of all events, although a batch has a few of them, or none."""
+        risk = risks()
+        for rows in batches:
+            loss_fn = BaselineCoxLoss.from_targets(EVENT, TIME, rule=FROZEN, stratified=stratified).double()
+            loss_fn.table.write(None, exact_sums(risk).log())
+            (loss_fn(risk[rows], TIME[rows], EVENT[rows]) / len(batches)).backward()
+        wanted = torch.autograd.grad(cox_loss(risk, TIME, EVENT), risk)[0]
+        torch.testing.assert_close(risk.grad, wanted, rtol=0, atol=1e-12)
+
+    def test_value_where_rows_are_right(self):
+        risk, batches, total = risks(), at_random(3), 0.0
+        for rows in batches:
+            loss_fn = BaselineCoxLoss.from_targets(EVENT, TIME, rule=FROZEN).double()
+            loss_fn.table.write(None, exact_sums(risk).log())
+            total += loss_fn(risk[rows], TIME[rows], EVENT[rows]).item()
+        assert total / len(batches) == pytest.approx(cox_loss(risk, TIME, EVENT).item(), abs=1e-9)
+
+
+def steps_in_numpy(batches, risk, gamma, at_old):
+    """Gradients of the rule, term by term: martingale residuals at the moving averages of the sums."""
+    u, seen, found = np.zeros(len(TIMES)), np.zeros(len(TIMES), bool), []
+    time, event = TIME.numpy(), EVENT.numpy()
+    for t, rows in enumerate(batches):
+        h, c = risk[t].detach().numpy()[rows], len(TIME) / len(rows)
+        estimate = np.array([c * sum(np.exp(h[j]) for j, i in enumerate(rows) if time[i] >= k) for k in TIMES])
+        new = np.where(seen, (1 - gamma) * u + gamma * estimate, estimate)
+        at = np.where(seen, np.maximum(u, gamma * estimate), estimate) if at_old else new
+        u, seen = np.where(seen | (estimate > 0), new, u), seen | (estimate > 0)
+        gradient = np.zeros(len(TIME))
+        for j, i in enumerate(rows):
+            hazard = sum(d / a for k, d, a, s in zip(TIMES, COUNTS, at, seen, strict=True) if s and k <= time[i])
+            gradient[i] = c * (np.exp(h[j]) * hazard - event[i]) / 5
+        found.append(gradient)
+    return found, u
+
+
+@pytest.mark.parametrize("rule", [fcco.SOAP(0.3), fcco.SOX(0.3), fcco.SOAP(1.0)])
+def test_steps_are_those_of_numpy(rule):
+    batches = [[3, 5], [0, 1, 6], [7, 4], [2, 3], [0, 5, 7, 1], [4, 6]]
+    risk = [risks(seed) for seed in range(len(batches))]
+    loss_fn = BaselineCoxLoss.from_targets(EVENT, TIME, rule=rule).double()
+    wanted, rows = steps_in_numpy(batches, risk, rule.gamma, isinstance(rule, fcco.SOX))
+    for h, batch, gradient in zip(risk, batches, wanted, strict=True):
+        loss_fn(h[batch], TIME[batch], EVENT[batch]).backward()
+        np.testing.assert_allclose(h.grad.numpy(), gradient, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(loss_fn.table.u.exp().numpy(), rows, rtol=1e-12)
+
+
+def test_an_index_changes_nothing():
+    risk, rows = risks(), [0, 3, 6]
+    values = [
+        BaselineCoxLoss.from_targets(EVENT, TIME)(risk[rows], TIME[rows], EVENT[rows], *index).item()
+        for index in ((), (torch.tensor(rows),))
+    ]
+    assert values[0] == values[1]
+
+
+def test_a_batch_without_events_teaches():
+    loss_fn, risk = BaselineCoxLoss.from_targets(EVENT, TIME), risks()
+    loss_fn(risk, TIME, EVENT)
+    rows = [3, 5, 7]
+    loss_fn(risk[rows], TIME[rows], EVENT[rows]).backward()
+    assert (risk.grad[rows] > 0).all()
+
+
+def test_a_batch_that_no_event_concerns_is_a_zero_with_a_graph():
+    loss_fn = BaselineCoxLoss(4, [10.0], [1])
+    risk = torch.zeros(2, requires_grad=True)
+    loss = loss_fn(risk, torch.tensor([1.0, 2.0]), torch.tensor([0, 0]))
+    loss.backward()
+    assert loss.item() == 0
+    assert risk.grad.tolist() == [0, 0]
+    assert not loss_fn.table.visits.any()
+
+
+def test_times_of_fewer_digits_are_the_same_times():
+    """0.1 in float32 lies above 0.1 in float64: an example must stay in its own risk set."""
+    time, event = torch.tensor([0.1, 0.3, 0.7], dtype=torch.float64), torch.tensor([1, 1, 1])
+    risk = torch.zeros(3, requires_grad=True)
+    loss_fn = BaselineCoxLoss.from_targets(event, time)
+    assert loss_fn(risk, time.float(), event).item() == pytest.approx(np.log(6) / 3)
+
+
+class TestMaxTimes:
+    def test_neighbours_share_a_row(self):
+        loss_fn = BaselineCoxLoss.from_targets(EVENT, TIME, max_times=2)
+        assert loss_fn.times.tolist() == [2.0, 5.0]
+        assert loss_fn.events.tolist() == [4, 1]
+
+    @pytest.mark.parametrize("max_times", [1, 50, 1024])
+    def test_many(self, max_times):
+        rng = np.random.default_rng(0)
+        time, event = rng.exponential(size=5000), rng.random(5000) < 0.6
+        loss_fn = BaselineCoxLoss.from_targets(event, time, max_times=max_times)
+        assert loss_fn.n <= max_times
+        assert loss_fn.events.sum() == event.sum()
+
+    def test_little_is_lost(self):
+        rng = np.random.default_rng(0)
+        time, event = torch.tensor(rng.exponential(size=3000)), torch.tensor(rng.random(3000) < 0.6)
+        risk = torch.tensor(rng.normal(size=3000), requires_grad=True)
+        found = BaselineCoxLoss.from_targets(event, time, max_times=256)(risk, time, event)
+        wanted = cox_loss(risk, time, event)
+        assert found.item() == pytest.approx(wanted.item(), rel=2e-3)
+        gradient, exact = (torch.autograd.grad(value, risk)[0] for value in (found, wanted))
+        assert (gradient - exact).norm() < 0.02 * exact.norm()
+
+
+def test_the_hazard_is_that_of_breslow():
+    loss_fn, risk = BaselineCoxLoss.from_targets(EVENT, TIME).double(), risks()
+    assert loss_fn.cumulative_hazard()[1].tolist() == [0.0] * 4  # nothing is known yet
+    loss_fn(risk, TIME, EVENT)
+    times, hazard = loss_fn.cumulative_hazard()
+    assert times.tolist() == TIMES
+    wanted = (torch.tensor(COUNTS) / exact_sums(risk)).cumsum(0)
+    torch.testing.assert_close(hazard, wanted, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BaselineCoxLoss.from_targets([0, 0], [1.0, 2.0]), "event has no event"),
+        (lambda: BaselineCoxLoss.from_targets([0, 1], [1.0]), "time must have the shape"),
+        (lambda: BaselineCoxLoss.from_targets([0, 1], [1.0, -1.0]), r"time\[1\] is -1.0, not a time"),
+        (lambda: BaselineCoxLoss.from_targets([0, 2], [1.0, 1.0]), r"event\[1\] is 2"),
+        (lambda: BaselineCoxLoss.from_targets([0, 1], [1.0, 1.0], max_times=0), "max_times must be at least 1"),
+        (lambda: BaselineCoxLoss(4, [2.0, 1.0], [1, 1]), r"times must be \[K\], increasing"),
+        (lambda: BaselineCoxLoss(4, [1.0, 2.0], [1, 0]), r"events must be 2 counts.*got \[1, 0\]"),
+        (lambda: BaselineCoxLoss(4, [1.0, 2.0], [1, 4]), "events cannot exceed n = 4, got 5"),
+        (lambda: BaselineCoxLoss(4, [1.0], [1], rule=fcco.MOAP(0.1)), "BaselineCoxLoss takes SOX, SOAP or BSGD"),
+    ],
+)
+def test_refuses(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
