@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -39,6 +39,18 @@ def cox(name: str) -> Task:
         step=lambda loss, w, rows, _: loss(x[rows] @ w, time[rows], event[rows], rows),
         exact=lambda w: exact.cox_loss(x.double() @ w, time, event),
     )
+
+
+def baseline_cox(name: str) -> Task:
+    """By rows that events share; settings with an own term are those of rows for each example."""
+    x, time, event = data.survival(name)
+
+    def build(setting: Setting, steps: int) -> Any:
+        if setting.name == "in-batch" or setting.name.endswith("sampled"):
+            return losses.CoxLoss(len(x), rule=setting.rule(steps))
+        return losses.BaselineCoxLoss.from_targets(event, time, rule=setting.rule(steps))
+
+    return replace(cox(name), loss=build)
 
 
 def _bipartite(
@@ -317,6 +329,10 @@ def _at(name: str, *sizes: tuple[int, int]) -> tuple[tuple[str, int, int], ...]:
     return tuple((name, size, passes) for size, passes in sizes)
 
 
+SHARED = ("in-batch", "SOAP .7 sampled", "SOX .1", *(f"SOAP {rate}" for rate in (".03", ".1", ".3", "power .5")))
+SURVIVAL = (
+    _at("whas500", (8, 40), (16, 10), (16, 40), (32, 40)) + _at("veteran", (8, 40)) + _at("flchain", (16, 2), (64, 5))
+)
 LISTWISE = (*WITH_OWN_TERM, Setting("BSGD sampled"))  # as in-batch, but what is known of the lists is used
 CONTRASTIVE = (Setting("in-batch"), Setting("BSGD"), *ALONE[1:])
 BREAST = _at("breast cancer", (8, 10), (16, 20), (64, 40))
@@ -329,9 +345,14 @@ OBJECTIVES = {
     "cox": Objective(
         cox,
         WITH_OWN_TERM,
-        _at("whas500", (8, 40), (16, 10), (16, 40), (32, 40))
-        + _at("veteran", (8, 40))
-        + _at("flchain", (16, 2), (64, 5)),
+        SURVIVAL,
+        "survival/sksurv/flchain.arff",
+        _at("diabetes", (8, 10), (16, 40), (64, 40)),
+    ),
+    "baseline_cox": Objective(
+        baseline_cox,
+        tuple(map(Setting, SHARED)),
+        SURVIVAL,
         "survival/sksurv/flchain.arff",
         _at("diabetes", (8, 10), (16, 40), (64, 40)),
     ),

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-__all__ = ["Constant", "Cosine", "RunningMean"]
+__all__ = ["Constant", "Cosine", "Power", "RunningMean"]
 
 
 def _check_gamma(name: str, gamma: float) -> None:
@@ -91,3 +91,28 @@ class RunningMean:
     def __call__(self, visits: Tensor) -> Tensor:
         """Gamma of rows that have been visited so often before."""
         return (1.0 / (visits + 1)).clamp(min=self.floor)
+
+
+@dataclass(frozen=True)
+class Power:
+    """visits ** -exponent, at least ``floor``: a row averages over ever more of its estimates, and forgets old ones.
+
+    Between a constant rate (exponent 0) and the mean of all estimates (exponent 1, :class:`RunningMean`). ``visits``
+    includes the current one, so that gamma is 1 at a row's first visit.
+
+    >>> Power(0.5)(torch.tensor([0.0, 3.0, 99.0]))
+    tensor([1.0000, 0.5000, 0.1000])
+    """
+
+    exponent: float = 0.5
+    floor: float = 0.0
+    per_row: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("exponent", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
+
+    def __call__(self, visits: Tensor) -> Tensor:
+        """Gamma of rows that have been visited so often before."""
+        return ((visits + 1) ** -self.exponent).clamp(min=self.floor)

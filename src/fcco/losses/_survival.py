@@ -15,6 +15,7 @@ from fcco.functional._inner import OwnTerm, check_own_term, stratum_weight
 from fcco.functional._inner_survival import cox_inner, risk_set_sums
 from fcco.functional._tensors import at_least_float32
 from fcco.losses._base import Loss, Scale, as_values, count_positives
+from fcco.schedules import Power
 
 
 class CoxLoss(Loss):
@@ -103,7 +104,7 @@ class BaselineCoxLoss(Loss):
     Called as ``loss(risk, time, event)`` with [B] each, events 0 and 1 (or bool), from any loader; an ``index`` may
     follow, and is not needed. Batches are taken as drawn at random from all examples. Ties are Breslow's.
 
-    The default, SOAP with γ = 1 / sqrt(steps), was chosen by measurement: see docs/defaults.md.
+    The default, SOAP with γ = 1 / sqrt(visits), was chosen by measurement: see docs/defaults.md.
 
     Args:
         n: training examples.
@@ -132,7 +133,7 @@ class BaselineCoxLoss(Loss):
         n: int,
         times: Any,
         events: Any,
-        rule: Rule = SOAP(gamma=0.1),  # noqa: B008 (frozen)
+        rule: Rule = SOAP(gamma=Power(0.5)),  # noqa: B008 (frozen)
         stratified: bool = False,
     ) -> None:
         if rule.decays or rule.all_rows or rule.needs_previous:
