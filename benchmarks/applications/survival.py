@@ -186,7 +186,7 @@ APPLICATION = Application(
         "A *linear* risk from 0 by `MovingAverageSGD(beta=0.1)`, or a *network* of 32 hidden units by Adam; a cosine "
         "lr; random batches, a pass is one over the training rows. *BaselineCoxLoss* is "
         "`BaselineCoxLoss.from_targets(event, time)` with its defaults. *in-batch Cox* takes the batch for the "
-        "population, as torchsurv and pycox do, and is a mean over the events of the batch; batches without an event are "
+        "population, as torchsurv and pycox do, as a mean over the events of the batch; batches without an event are "
         "passed over (pycox's loss is NaN there). *Summed* it is divided by a constant instead, so that all events "
         "weigh alike. "
         "*exact optimum*: L-BFGS on all data, where `CoxRegressor` ends too. *full batch*: 200 steps of Adam on all "
