@@ -25,7 +25,7 @@ class CoxLoss(Loss):
 
     Called as ``loss(risk, time, event, index)`` with [B] each, events 0 and 1 (or bool); in log space. Ties are
     Breslow's. ``CoxLoss(n, rule=fcco.BSGD())`` has the gradient of the usual in-batch loss, whose risk sets are those
-    of the batch.
+    of the batch. Where the times of all training examples are known, :class:`BaselineCoxLoss` is the better choice.
 
     The default, SOAP with γ = 0.7 and a sampled own term, was chosen by measurement: see docs/defaults.md.
 
