@@ -379,7 +379,13 @@ OBJECTIVES = {
     ),
     "list_net": Objective(list_net, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
     "list_mle": Objective(list_mle, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
-    "ndcg": Objective(ndcg, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
+    "ndcg": Objective(
+        ndcg,
+        (*LISTWISE, Setting("SOAP power .25 bounded")),
+        ITEMS,
+        "ltr/lightgbm-lambdarank/rank.train.gz",
+        PATIENTS,
+    ),
     "softmax": Objective(softmax, WITH_OWN_TERM, _at("bigrams", (8, 2), (16, 5), (64, 10), (64, 20))),
     "contrastive": Objective(
         contrastive,

@@ -24,7 +24,7 @@ def exact_rows(case, population, loss_fn):
     """The exact g of every row that has a term, and which those are."""
     loss_fn = copy.deepcopy(loss_fn).double()
     case.call(loss_fn, population)
-    return plain(loss_fn.table), loss_fn.table.visits.clone()
+    return plain(loss_fn.table), loss_fn.table.visits > 0
 
 
 def mean_estimates(case, population, loss_fn, batches):
@@ -33,7 +33,7 @@ def mean_estimates(case, population, loss_fn, batches):
     for rows in batches:
         fresh = copy.deepcopy(loss_fn).double()
         case.call(fresh, population, rows)
-        seen = fresh.table.visits.unsqueeze(1)
+        seen = fresh.table.visits.unsqueeze(1) > 0
         total, count = total + torch.where(seen, plain(fresh.table), 0.0), count + seen
         assert not fresh.table.visits[[i for i in range(N) if i not in rows]].any()
     return total / count.clamp(min=1), count.squeeze(1)
@@ -224,6 +224,20 @@ class TestOthers:
             estimates.append(plain(fresh.table))
         torch.testing.assert_close(torch.stack(estimates).mean(0), wanted, rtol=1e-12, atol=0)
 
+    @pytest.mark.parametrize("shape", [(5,), (N, 5)], ids=str)
+    def test_latent_variables_of_unequal_probabilities(self, shape):
+        """All pairs, drawn with replacement by q: their mean is the sum over all five z."""
+        population = LATENT.population(n=N)
+        wanted, _ = exact_rows(LATENT, population, LATENT.make(population))
+        log_q = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+        mean = torch.zeros_like(wanted)
+        for columns in product(range(5), repeat=2):
+            fresh, chosen = LATENT.make(population).double(), list(columns)
+            fresh(*(x[:, chosen] for x in population[0]), torch.arange(N), log_q[..., chosen])
+            probability = log_q[..., chosen].sum(-1).exp().expand(N)
+            mean = mean + probability.unsqueeze(1) * plain(fresh.table)
+        torch.testing.assert_close(mean, 5 * wanted, rtol=1e-12, atol=0)
+
 
 class TestSampledOwnTerm:
     """With b of N terms at hand, all weighing N / b, the bias is (N - b) / b times own term less mean of the others.
@@ -280,6 +294,22 @@ class TestSampledOwnTerm:
         others = (ratios.sum(1, keepdim=True) - 1) / 2
         wanted = exact[relevant] + (3 - counts[1]) / counts[1] * (1 - others)
         torch.testing.assert_close(mean[relevant], wanted, rtol=1e-12, atol=1e-13)
+
+    @pytest.mark.parametrize("counts", [(1, 1), (1, 2), (1, 3)])
+    def test_bias_of_ndcg_with_a_bounded_own_term(self, counts):
+        """The own item stands for 2 less the share that the batch has, or for all 3 relevant ones where it is alone."""
+        case = NDCG.with_options(own_term="bounded")
+        population = case.population(n=13)
+        loss_fn = case.make(population)
+        batches = strata(case, stratum_of_item, {0: counts[0], 1: counts[1]}, n=13)
+        (scores,), (relevance, query) = population
+        relevant = ((query == 3) & (relevance > 0)).nonzero().flatten()
+        exact, _ = exact_rows(case, population, loss_fn)
+        mean, _ = mean_estimates(case, population, loss_fn, batches)
+        hinges = (1 + scores[relevant] - scores[relevant].unsqueeze(1)).clamp(min=0).square().detach()
+        others = (hinges.sum(1, keepdim=True) - 1) / 2
+        own = 3 if counts[1] == 1 else 2 - counts[1] / 3
+        torch.testing.assert_close(mean[relevant], exact[relevant] + (own - 1) * (1 - others), rtol=1e-12, atol=1e-13)
 
 
 class TestGroups:

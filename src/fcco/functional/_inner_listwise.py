@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fcco._repeats import number_distinct
-from fcco.functional._checks import check_floats, check_gain, check_integers, check_relevance
+from fcco.functional._checks import check_choice, check_floats, check_gain, check_integers, check_relevance
 from fcco.functional._inner import (
     Estimate,
-    OwnTerm,
     above,
     against,
     can_estimate,
-    check_own_term,
     copies_of,
     diagonal,
     masked_logsumexp,
@@ -27,6 +25,12 @@ from fcco.functional._inner import (
 )
 from fcco.functional._surrogates import Surrogate
 from fcco.functional._tensors import at_least_float32
+
+ListOwnTerm = Literal["exact", "sampled", "bounded"]
+
+
+def check_list_own_term(own_term: str) -> None:
+    check_choice(own_term, "own_term", ("exact", "sampled", "bounded"))
 
 
 class Lists(NamedTuple):
@@ -70,7 +74,7 @@ def pair_items(
     relevance: Tensor,
     query: Tensor,
     lists: Lists | None,
-    own_term: OwnTerm,
+    own_term: ListOwnTerm,
     rows: Tensor | None,
     outer: slice | None,
     *,
@@ -79,7 +83,7 @@ def pair_items(
     """Weigh the pairs of a batch so that it may hold any share of a query's relevant and irrelevant items.
 
     A stratum that the batch lacks leaves an item without a term if the own term is exact, and is stood for by the other
-    if it is sampled; unless it does not matter, as relevant items do not to irrelevant ones with ``below_only``. Where
+    if it is not; unless it does not matter, as relevant items do not to irrelevant ones with ``below_only``. Where
     nothing is known of the lists, the batch's items are all there are.
     """
     scores = at_least_float32(scores)
@@ -100,16 +104,20 @@ def pair_items(
     unlike = same_query & ~alike
     size, relevant, own_size = (outer_of(values, outer) for values in (size, relevant, own_size))
     matters = outer_of(is_relevant, outer) if below_only else torch.ones_like(own_size, dtype=torch.bool)
+    lacks = matters & ~unlike.any(1)
+    known = torch.ones_like(matters)
     if own_term == "sampled":
-        lacks = matters & ~unlike.any(1)
         stands_for = each * torch.where(lacks, size / own_size.to(scores.dtype), 1.0).unsqueeze(1)
-        known = torch.ones_like(matters)
     else:
         copies = copies_of(rows, scores, outer)
-        of_others = stratum_weight(alike, own_size, scores, copies=copies.sum(1)).unsqueeze(1)
-        stands_for = torch.where(copies, diagonal(scores, outer), torch.where(alike, of_others, each))
-        known = can_estimate(alike, own_size, copies=copies.sum(1))
-        known = known & (can_estimate(unlike, size - own_size) | ~matters)
+        if own_term == "exact":
+            known = can_estimate(alike, own_size, copies=copies.sum(1))
+            known = known & (can_estimate(unlike, size - own_size) | ~matters)
+            own, of_others = torch.ones_like(scores[:1]), stratum_weight(alike, own_size, scores, copies=copies.sum(1))
+        else:
+            own, of_others = _bounded(alike, copies, torch.where(lacks, size, own_size), outer_of(each, outer))
+        of_others = torch.where(alike, of_others.unsqueeze(1), each)
+        stands_for = torch.where(copies, diagonal(scores, outer) * own.unsqueeze(1), of_others)
     return Pairs(
         above(scores, outer),
         same_query,
@@ -121,6 +129,22 @@ def pair_items(
     )
 
 
+def _bounded(alike: Tensor, copies: Tensor, stands_for: Tensor, each: Tensor) -> tuple[Tensor, Tensor]:
+    """How many items of its stratum an item stands for, and each of the others does: [B] both.
+
+    The own item stands for 2 less the share of the stratum that the batch has: for 1, exactly, where that is all of it,
+    and never for 2. Where there are no others, it stands for all.
+
+    Args:
+        alike, copies: [B, B], of the item's stratum, and the item itself.
+        stands_for: [B], how many items all of them stand for.
+        each: [B], how many each would if they stood for equally many, 1 over the share.
+    """
+    others = alike.sum(1) - copies.sum(1)
+    own = torch.where(others > 0, 2 - 1 / each.clamp(min=1), stands_for.to(each.dtype))
+    return own, (stands_for - own) / others.clamp(min=1)
+
+
 def _per_query(values: Tensor, query: Tensor) -> Tensor:
     """[B]: the sum of whole numbers over the batch's items of the same query."""
     slot = number_distinct(query)
@@ -128,7 +152,7 @@ def _per_query(values: Tensor, query: Tensor) -> Tensor:
 
 
 def _check(scores: Tensor, relevance: Tensor, query: Tensor, own_term: str, *, signed: bool) -> None:
-    check_own_term(own_term)
+    check_list_own_term(own_term)
     check_floats(scores, "scores", "[B]")
     check_relevance(relevance, scores, "scores", signed=signed)
     check_integers(query, "query", scores, "scores")
@@ -159,7 +183,7 @@ def list_net_inner(
     *,
     lists: Lists | None = None,
     target: str = "proportional",
-    own_term: OwnTerm = "exact",
+    own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
     outer: slice | None = None,
 ) -> Estimate:
@@ -173,7 +197,7 @@ def list_net_inner(
         query: [B] of integers.
         lists: what is known of the items' queries, [B] each; None: the batch has them whole.
         target: "proportional" or "softmax", what P(y) is.
-        own_term: "exact" or "sampled".
+        own_term: "exact", "sampled" or "bounded".
         rows: [B], which item each is, if one may stand twice.
         outer: the part of the batch to estimate; None: all of it.
 
@@ -206,7 +230,7 @@ def list_mle_inner(
     query: Tensor,
     *,
     lists: Lists | None = None,
-    own_term: OwnTerm = "exact",
+    own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
     outer: slice | None = None,
 ) -> Estimate:
@@ -219,7 +243,7 @@ def list_mle_inner(
         relevance: y, [B].
         query: [B] of integers.
         lists: what is known of the items' queries, [B] each; None: the batch has them whole.
-        own_term: "exact" or "sampled".
+        own_term: "exact", "sampled" or "bounded".
         rows: [B], which item each is, if one may stand twice.
         outer: the part of the batch to estimate; None: all of it.
 
@@ -240,7 +264,7 @@ def ndcg_inner(
     surrogate: Surrogate,
     lists: Lists | None = None,
     k: int | None = None,
-    own_term: OwnTerm = "exact",
+    own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
     outer: slice | None = None,
 ) -> Estimate:
@@ -255,7 +279,8 @@ def ndcg_inner(
         surrogate: ℓ.
         lists: what is known of the items' queries, [B] each; None: the batch has them whole.
         k: length of the top that counts.
-        own_term: "exact" or "sampled"; the own term is 1 in either case, and shared out with the others' in the second.
+        own_term: "exact", "sampled" or "bounded"; the own term is 1 in any case, and stands for some of the others' in
+            the last two.
         rows: [B], which item each is, if one may stand twice.
         outer: the part of the batch to estimate; None: all of it.
 

@@ -46,7 +46,7 @@ def as_values(values: Any) -> Tensor:
         raise TypeError(
             f"targets, labels, queries and relevances must be numbers, got {array.dtype}: number them first"
         )
-    return torch.as_tensor(array)
+    return torch.as_tensor(array if array.flags.writeable else array.copy())  # pandas lends its arrays read-only
 
 
 def count_positives(target: Any, name: str = "target") -> tuple[int, int]:
