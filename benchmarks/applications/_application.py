@@ -67,7 +67,7 @@ class Result(NamedTuple):
     Args:
         objective: on all training data, exact; the lower the better. NaN: the method has another objective.
         valid, test: the metric on held-out data; the higher the better.
-        seconds: of training.
+        seconds: of training; CPU time, where the loop is ours.
         memory: MiB that training needed at most, where the application measures it.
     """
 
