@@ -22,7 +22,7 @@ Every application of the library on real data, against the strongest alternative
 All methods of a row see the same batches of the same examples, with the same model and optimizer. Only the lr is tuned,
 by the same rule for all: a walk over powers of two on the first seed, until both neighbours are worse, and from there
 downwards as long as the mean over all seeds improves. It starts at the same lr for all, and ends at the first such
-place, which need not be the best of all. Our losses have their defaults.
+place, which need not be the best of all. Our losses have their defaults, unless the section says otherwise.
 There are two numbers, and they are kept apart, each at an lr chosen for it:
 
 - the **objective** on all training data, exact, at the lr that is best for it. Where its minimum is known, the tables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -31,21 +30,15 @@ from applications import (
     three_parts,
     train,
 )
+from applications._covtype import clipped, covtype
 from fcco.data import PositiveNegativeSampler
-from fcco.datasets._fetch import locate
-from fcco.functional import average_precision_loss
 
 OURS, IN_BATCH, LIBAUC = "AveragePrecisionLoss", "in-batch AP", "LibAUC's APLoss"
 PLAIN, BALANCED, FOCAL = "cross entropy", "balanced cross entropy", "focal loss"
+SHARE = 0.2  # of positives, as AP is to see it: at the true share its gradient neglects those far down the list
+FIRST_SEED = 100  # those from 0 on served to choose the recipe
 
 LossFn = Callable[[Tensor, Tensor, Tensor], Tensor]  # of logits, targets and rows
-
-
-@lru_cache
-def covtype() -> np.ndarray:
-    """Every tenth row: ten quantities, four areas and forty soils as 0 and 1, and the kind of forest, 1 to 7."""
-    with gzip.open(locate("covtype/covtype.data.gz").path, "rt") as text:
-        return np.loadtxt(islice(text, 0, None, 10), delimiter=",", dtype=np.float32)
 
 
 @lru_cache
@@ -56,11 +49,6 @@ def load(name: str) -> Parts:
         return three_parts(bunch.data, ((bunch.target == 0).astype(int),))
     values = covtype()
     return clipped(three_parts(values[:, :-1], ((values[:, -1] == 5).astype(int),)))
-
-
-def clipped(parts: Parts) -> Parts:
-    """Features within five deviations: of the binary ones many are rare, and a few rows would have 100 and more."""
-    return Parts(*(Part(part.x.clamp(-5, 5), part.y) for part in parts))
 
 
 def build(features: int, seed: int) -> nn.Module:
@@ -79,14 +67,14 @@ def batches(case: Case, method: str, y: Tensor, seed: int) -> Iterator[Tensor]:
     return islice(shuffled(len(y), case.batch, passes, seed), len(balanced))
 
 
-def bounded(loss_fn: Callable[..., Tensor]) -> LossFn:
-    """On scores between 0 and 1, as a margin of 1 asks for."""
-    return lambda logits, y, rows: loss_fn(logits.sigmoid(), y, rows)
-
-
 def cross_entropy(logits: Tensor, y: Tensor, _: Tensor) -> Tensor:
     """The batch decides whether it is balanced."""
     return F.binary_cross_entropy_with_logits(logits, y.float())
+
+
+def plus_cross_entropy(loss_fn: LossFn) -> LossFn:
+    """A loss on pairs says where the top of the list goes wrong, cross entropy brings up those far below."""
+    return lambda logits, y, rows: loss_fn(logits, y, rows) + cross_entropy(logits, y, rows)
 
 
 def focal_loss(logits: Tensor, y: Tensor, _: Tensor) -> Tensor:
@@ -106,9 +94,24 @@ def loss_of(method: str, y: Tensor) -> LossFn:
         from libauc.losses import APLoss
 
         theirs = APLoss(data_len=len(y), device="cpu")
-        return bounded(lambda scores, y, rows: theirs(scores.unsqueeze(1), y.unsqueeze(1), rows))
+        return plus_cross_entropy(lambda h, y, rows: theirs(h.sigmoid().unsqueeze(1), y.unsqueeze(1), rows))
     rule: dict[str, fcco.Rule] = {} if method == OURS else {"rule": fcco.BSGD()}
-    return bounded(fcco.losses.AveragePrecisionLoss.from_targets(y, **rule))
+    n_pos = round(SHARE * len(y))
+    return plus_cross_entropy(fcco.losses.AveragePrecisionLoss(len(y), n_pos, surrogate="sigmoid", **rule))
+
+
+def balanced_cross_entropy(logits: Tensor, y: Tensor) -> float:
+    """That of all examples, the classes weighing alike."""
+    each = F.binary_cross_entropy_with_logits(logits, y.to(logits), reduction="none")
+    return float((each[y == 1].mean() + each[y == 0].mean()) / 2)
+
+
+def objective_of(logits: Tensor, y: Tensor) -> float:
+    """What the losses on pairs estimate, on all examples."""
+    positive, negative = logits[y == 1], logits[y == 0]
+    hits, misses = (torch.sigmoid(some - positive[:, None]).mean(1) for some in (positive, negative))
+    precision = SHARE * hits / (SHARE * hits + (1 - SHARE) * misses)
+    return 1 - float(precision.mean()) + balanced_cross_entropy(logits, y)
 
 
 def fit(model: nn.Module, loss_fn: LossFn, plan: Iterator[Tensor], part: Part, lr: float) -> float:
@@ -126,15 +129,14 @@ def logits_of(model: nn.Module, part: Part) -> Tensor:
 
 def run(case: Case, method: str, lr: float, seed: int) -> Result:
     """Train once."""
+    seed += FIRST_SEED
     parts = load(case.data)
     model, (y,) = build(parts.train.x.shape[1], seed), parts.train.y
     try:
         seconds = fit(model, loss_of(method, y), batches(case, method, y, seed), parts.train, lr)
     except DivergedError:
         return DIVERGED
-    pairwise = method in (OURS, IN_BATCH, LIBAUC)
-    scores = logits_of(model, parts.train).sigmoid()
-    objective = 1 + float(average_precision_loss(scores, y)) if pairwise else math.nan
+    objective = objective_of(logits_of(model, parts.train), y) if method in (OURS, IN_BATCH) else math.nan
     held_out = lambda part: float(average_precision_score(part.y[0], logits_of(model, part)))  # noqa: E731
     return Result(objective, held_out(parts.valid), held_out(parts.test), seconds)
 
@@ -167,18 +169,24 @@ APPLICATION = Application(
     text=(
         "covtype, class 5 against the rest: every tenth row, split 60/20/20, so that 34,861 rows with 560 "
         "positives (1.6%) train. A network of 64 hidden units by Adam, a cosine lr. A pass is one over the positives, "
-        "in batches half of which are positive; the losses on pairs have the sigmoid of the score. "
-        "*AveragePrecisionLoss* has its defaults; *in-batch AP* takes the batch for the population, but knows the "
-        "share of positives in it. *balanced cross entropy* has the same batches, *cross entropy* and *focal loss* "
-        "(gamma 2, alpha .25) have random ones, as many and as large. The losses that are not AP have no objective "
-        "here. Photographs (CIFAR-10 with 2% positives) are measured by `fcco reproduce ap`."
+        "in batches half of which are positive. The losses on AP are summed with cross entropy on the same batch: "
+        "alone, from scratch and in so few steps, they stay below it (`examples/applications/average_precision.py` "
+        "shows both), since the gradient of AP hardly reaches positives far down the list. *AveragePrecisionLoss* is "
+        'on raw logits, with `surrogate="sigmoid"`, and with `n_pos` a fifth of `n`, as if so many were positive; its '
+        "rule is the default. The sum, the surrogate and the share were chosen by validation AP, among some eighty "
+        "recipes, where the others had their lr tuned only; the seeds shown had no part in that choice, the data had. "
+        "*in-batch AP* is the same with `rule=BSGD()`, that is without the table. *LibAUC's APLoss* has its defaults, "
+        "on sigmoids, and is summed alike. *balanced cross entropy* has the same batches, *cross entropy* and *focal "
+        "loss* (gamma 2, alpha .25) have random ones, as many and as large. The objective is that of the first two, "
+        "and the others have none here. Photographs (CIFAR-10 with 2% positives) are measured by `fcco reproduce ap`."
     ),
-    objective="1 + average_precision_loss, with the squared hinge",
+    objective="1 - AP with the sigmoid at a share of .2, plus balanced cross entropy",
     metric="average precision",
     cases=(Case("covtype", 16, 10), Case("covtype", 64, 20)),
     methods=methods,
     run=run,
-    lr=lambda case: 0.004,
+    lr=lambda case: 0.032,
     quick=Case("breast cancer", 32, 1),
+    version=2,
     goal=goal,
 )

@@ -29,7 +29,7 @@ from applications import (
     three_parts,
     train,
 )
-from applications.average_precision import clipped, covtype
+from applications._covtype import clipped, covtype
 from fcco.functional import group_dro_loss
 
 OURS, IN_BATCH, EXACT = "GroupDROLoss", "in-batch group DRO", "exact optimum"

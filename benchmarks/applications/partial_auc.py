@@ -12,20 +12,23 @@ import fcco
 from applications import DIVERGED, Application, Case, DivergedError, Method, Result, Table, duel
 from applications.average_precision import (
     BALANCED,
+    FIRST_SEED,
     PLAIN,
     LossFn,
+    balanced_cross_entropy,
     batches,
-    bounded,
     build,
     cross_entropy,
     fit,
     load,
     logits_of,
+    plus_cross_entropy,
 )
 from fcco.functional import partial_auc_loss
 
 OURS, IN_BATCH = "PartialAUCLoss", "in-batch pAUC"
 LARGEST_RATE = 0.3
+TEMPERATURE = 0.3
 
 
 def loss_of(method: str, y: Tensor) -> LossFn:
@@ -33,19 +36,26 @@ def loss_of(method: str, y: Tensor) -> LossFn:
     if method in (PLAIN, BALANCED):
         return cross_entropy
     rule: dict[str, fcco.Rule] = {} if method == OURS else {"rule": fcco.BSGD()}
-    return bounded(fcco.losses.PartialAUCLoss.from_targets(y, **rule))
+    loss_fn = fcco.losses.PartialAUCLoss.from_targets(y, temperature=TEMPERATURE, surrogate="sigmoid", **rule)
+    return plus_cross_entropy(loss_fn)
+
+
+def objective_of(logits: Tensor, y: Tensor) -> float:
+    """What the losses on pairs estimate, on all examples."""
+    area = partial_auc_loss(logits, y, temperature=TEMPERATURE, surrogate="sigmoid")
+    return float(area) + balanced_cross_entropy(logits, y)
 
 
 def run(case: Case, method: str, lr: float, seed: int) -> Result:
     """Train once."""
+    seed += FIRST_SEED
     parts = load(case.data)
     model, (y,) = build(parts.train.x.shape[1], seed), parts.train.y
     try:
         seconds = fit(model, loss_of(method, y), batches(case, method, y, seed), parts.train, lr)
     except DivergedError:
         return DIVERGED
-    pairwise = method in (OURS, IN_BATCH)
-    objective = float(partial_auc_loss(logits_of(model, parts.train).sigmoid(), y)) if pairwise else math.nan
+    objective = objective_of(logits_of(model, parts.train), y) if method in (OURS, IN_BATCH) else math.nan
     area = lambda part: float(roc_auc_score(part.y[0], logits_of(model, part), max_fpr=LARGEST_RATE))  # noqa: E731
     return Result(objective, area(parts.valid), area(parts.test), seconds)
 
@@ -71,16 +81,19 @@ def goal(table: Table) -> str:
 APPLICATION = Application(
     title="Partial AUC",
     text=(
-        "Data, network, optimizer and batches as for imbalanced classification. *PartialAUCLoss* has its defaults, a "
-        "temperature of 1 among them, on the sigmoid of the score; *in-batch pAUC* is the same without the table. "
+        "Data, network, optimizer and batches as for imbalanced classification, and as there the losses on pairs are "
+        "summed with cross entropy on the same batch. *PartialAUCLoss* is on raw logits, with "
+        '`surrogate="sigmoid"` and `temperature=0.3`, chosen by validation pAUC at batch 64, with seeds other than '
+        "those shown, among fourteen recipes; its rule is the default. *in-batch pAUC* is the same without the table. "
         "*balanced cross entropy* has the same batches, *cross entropy* random ones, as many and as large."
     ),
-    objective="partial_auc_loss",
+    objective="partial_auc_loss with the sigmoid, plus balanced cross entropy",
     metric="area under the ROC curve with FPR <= .3, scaled so that chance has .5 (McClish)",
     cases=(Case("covtype", 16, 10), Case("covtype", 64, 20)),
     methods=methods,
     run=run,
-    lr=lambda case: 0.004,
+    lr=lambda case: 0.032,
     quick=Case("breast cancer", 32, 1),
+    version=2,
     goal=goal,
 )

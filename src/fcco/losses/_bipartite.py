@@ -42,6 +42,10 @@ class AveragePrecisionLoss(Loss):
     or (own term exact) without another positive, a positive has no term. Scores of bounded scale (a sigmoid's) suit a
     margin of 1. With ℓ = exp it lives in log space.
 
+    The gradient of AP hardly reaches positives far down the list. To train from scratch, add cross entropy on the same
+    batch, and take ``surrogate="sigmoid"`` on raw logits; an ``n_pos`` above the true number, as n / 5, gives those
+    positives more weight. BENCHMARKS.md has this sum next to cross entropy alone.
+
     The default, SOAP with γ = 0.7 and a sampled own term, was chosen by measurement: see docs/defaults.md.
 
     Args:
