@@ -28,15 +28,17 @@ class Setting:
         return {"own_term": "sampled" if last == "in-batch" else last}
 
     def rule(self, steps: int) -> fcco.Rule:
-        """Cosine: from 1 to the final gamma over the first half of the run; power: of the visits of a row."""
+        """Cosine: from 1 to the final gamma over the first half of the run; power and mean: by the visits of a row."""
         kind, *rest = self.name.split()
         if kind in ("in-batch", "BSGD"):
             return fcco.BSGD()
-        gamma: Any = float(rest[1] if rest[0] in ("cos", "power") else rest[0])
+        gamma: Any = float(rest[1] if rest[0] in ("cos", "mean", "power") else rest[0])
         if rest[0] == "cos":
             gamma = fcco.schedules.Cosine(gamma, max(steps // 2, 1))
         if rest[0] == "power":
             gamma = fcco.schedules.Power(gamma)
+        if rest[0] == "mean":
+            gamma = fcco.schedules.RunningMean(gamma)
         return fcco.SOX(gamma) if kind == "SOX" else fcco.SOAP(gamma)
 
 

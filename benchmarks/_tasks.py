@@ -85,16 +85,16 @@ def partial_auc(name: str) -> Task:
     return _bipartite(name, "positive", losses.PartialAUCLoss, exact.partial_auc_loss)
 
 
-def nca(name: str) -> Task:
+def nca(name: str, *, log_likelihood: bool = False) -> Task:
     x, y = data.classes(name)
     n, d, rows_of_a = len(x), x.shape[1], 8 if name == "digits" else 16
     start = torch.randn(d, rows_of_a, generator=torch.Generator().manual_seed(0)) / math.sqrt(d)
     return Task(
         start=start,
         batches=partial(shuffled, n),
-        loss=lambda setting, steps: losses.NCALoss(n, rule=setting.rule(steps)),
+        loss=lambda setting, steps: losses.NCALoss(n, rule=setting.rule(steps), log_likelihood=log_likelihood),
         step=lambda loss, w, rows, _: loss(x[rows] @ w, y[rows], rows),
-        exact=lambda w: exact.nca_loss(x.double() @ w, y),
+        exact=lambda w: exact.nca_loss(x.double() @ w, y, log_likelihood=log_likelihood),
         penalty=1e-4,
     )
 
@@ -377,6 +377,13 @@ OBJECTIVES = {
         "usps/zip.train.gz",
         _at("digits", (16, 10), (32, 10), (64, 10), (64, 20)),
     ),
+    "nca_log": Objective(
+        partial(nca, log_likelihood=True),
+        tuple(map(Setting, ("in-batch", "SOAP .5", "SOAP .7", "SOAP .9", "SOAP power .1"))),
+        _at("digits", (16, 10), (32, 10), (64, 20)) + _at("usps", (64, 2)),
+        "usps/zip.train.gz",
+        _at("digits", (16, 10), (32, 10), (64, 20)),
+    ),
     "list_net": Objective(list_net, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
     "list_mle": Objective(list_mle, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
     "ndcg": Objective(
@@ -402,7 +409,11 @@ OBJECTIVES = {
         "covtype/covtype.data.gz",
         BREAST,
     ),
-    "invariant_logistic": Objective(invariant_logistic, ALONE, _at("breast cancer", (8, 5), (16, 20), (64, 40))),
+    "invariant_logistic": Objective(
+        invariant_logistic,
+        (*ALONE, Setting("SOAP mean .03")),
+        _at("breast cancer", (8, 5), (16, 20), (64, 40)),
+    ),
     "latent_variable": Objective(
         latent_variable,
         ALONE,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fcco
-from fcco.schedules import Constant, Cosine, RunningMean
+from fcco.schedules import Constant, Cosine, Power, RunningMean
 
 
 @pytest.mark.parametrize("step", [0, 3, 10, 11, 1000])
@@ -47,6 +47,23 @@ def test_running_mean_with_a_floor_becomes_a_moving_average():
     assert RunningMean(floor=0.3)(torch.tensor([0.0, 1.0, 9.0])).tolist() == pytest.approx([1.0, 0.5, 0.3])
 
 
+def test_power_lies_between_a_constant_and_the_running_mean():
+    visits = torch.arange(50.0)
+    assert torch.equal(Power(0.0)(visits), torch.ones(50))
+    torch.testing.assert_close(Power(1.0)(visits), RunningMean()(visits))
+    expected = [max((t + 1) ** -0.6, 0.2) for t in range(50)]
+    assert Power(0.6, floor=0.2)(visits).tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_power_counts_the_visits_of_each_row():
+    loss_fn = fcco.CoupledLoss(lambda u: u, 2, rule=fcco.SOAP(Power(0.5)))
+    held = 0.0
+    for visit, estimate in enumerate([1.0, 4.0, 2.0, 7.0], start=1):
+        loss_fn(torch.tensor([estimate], dtype=torch.float64), [1])
+        held += (estimate - held) / math.sqrt(visit)
+    assert loss_fn.table.u.tolist() == pytest.approx([0.0, held], rel=1e-14)
+
+
 def test_any_function_of_the_step():
     """The first step is 0, and the count is part of the state."""
     seen = []
@@ -72,6 +89,8 @@ def test_any_function_of_the_step():
         (lambda: Cosine(1.5, 10), r"final must be in \(0, 1\], got 1.5"),
         (lambda: Cosine(0.5, 0), "steps must be at least 1, got 0"),
         (lambda: RunningMean(-0.1), r"floor must be in \[0, 1\], got -0.1"),
+        (lambda: Power(1.5), r"exponent must be in \[0, 1\], got 1.5"),
+        (lambda: Power(0.5, floor=-1.0), r"floor must be in \[0, 1\], got -1.0"),
         (lambda: fcco.SOX(gamma=0.0), r"gamma of SOX must be in \(0, 1\], got 0.0"),
         (lambda: fcco.SOAP(gamma=1.01), r"gamma of SOAP must be in \(0, 1\], got 1.01"),
         (lambda: fcco.MOAP(gamma=math.nan), r"gamma of MOAP must be in \(0, 1\], got nan"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ def loss_of(method: str, y: Tensor) -> LossFn:
 
         theirs = APLoss(data_len=len(y), device="cpu")
         return plus_cross_entropy(lambda h, y, rows: theirs(h.sigmoid().unsqueeze(1), y.unsqueeze(1), rows))
-    rule: dict[str, fcco.Rule] = {} if method == OURS else {"rule": fcco.BSGD()}
+    rule: dict[str, Any] = {} if method == OURS else {"rule": fcco.BSGD()}
     n_pos = round(SHARE * len(y))
     return plus_cross_entropy(fcco.losses.AveragePrecisionLoss(len(y), n_pos, surrogate="sigmoid", **rule))
 

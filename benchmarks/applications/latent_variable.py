@@ -109,7 +109,7 @@ def loss_on(model: Retriever, corpus: Corpus, queries: Queries) -> float:
 
 
 class Draw:
-    """Documents for a batch of queries, [B1, k], and logarithms of how many each of them stands for.
+    """Documents for a batch of queries, [B1, k], and log-probabilities with which they were drawn, None if uniform.
 
     Which documents are near to a query is as of the beginning of the pass, as an index for search would have it.
     """
@@ -120,32 +120,35 @@ class Draw:
         self.k = round(SHARE * len(corpus.z))
         self.near = torch.empty(0)
 
-    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """For rows of the training queries."""
         if self.method == IN_BATCH:
             drawn = torch.randperm(len(self.corpus.z), generator=self.generator)[: self.k]
-            return drawn.expand(len(rows), -1), torch.zeros(1)
+            return drawn.expand(len(rows), -1), None
         if self.asked % self.steps == 0:
             kept = self.k if self.method == TOP else self.k // 2
             with torch.no_grad():
                 self.near = scores(self.model, self.corpus, self.corpus.train)[1].topk(kept, 1).indices
         self.asked += 1
         near = self.near[rows]
-        return (near, torch.zeros(1)) if self.method == TOP else self._from_strata(near, self.corpus.train.word[rows])
+        return (near, None) if self.method == TOP else self._from_strata(near, rows)
 
-    def _from_strata(self, near: Tensor, word: Tensor) -> tuple[Tensor, Tensor]:
+    def _from_strata(self, near: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The near ones, random ones that have the word, and random ones of the rest, each standing for its kind."""
-        has_word = self.corpus.has_word[:, word].T
+        _, word, home = self.corpus.train
+        has_word = self.corpus.has_word[:, word[rows]].T
         order = torch.rand(has_word.shape, generator=self.generator).scatter(1, near, -1.0)
-        chosen, factor = [near], [torch.ones(near.shape)]
+        chosen, among = [near], [torch.ones(near.shape)]  # how many each stands for
         for kind in (has_word, ~has_word):
             kind = kind & (order >= 0)
             size = (self.k - near.shape[1]) // 2
             key, drawn = order.where(kind, -1.0).topk(size, 1)
-            count = (key >= 0).sum(1, keepdim=True)
-            chosen.append(drawn)
-            factor.append(torch.where(key >= 0, kind.sum(1, keepdim=True) / count, 0.0))
-        return torch.cat(chosen, 1), torch.cat(factor, 1).log()
+            # Where a kind has fewer, the word's own document fills up: it is excluded anyway.
+            chosen.append(torch.where(key >= 0, drawn, home[rows, None]))
+            there, taken = (which.sum(1, keepdim=True).clamp(min=1) for which in (kind, key >= 0))
+            among.append((there / taken).expand(key.shape))
+        documents = torch.cat(chosen, 1)
+        return documents, -torch.cat(among, 1).log() - math.log(documents.shape[1])
 
 
 def run(case: Case, method: str, lr: float, seed: int) -> Result:
@@ -161,9 +164,8 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
         queries = Queries(*(values[rows] for values in corpus.train))
         if method == ALL:
             return loss_fn(*scores(model, corpus, queries), rows)
-        chosen, log_factor = draw(rows)
-        likelihood, weight = scores(model, corpus, queries, chosen)
-        return loss_fn(likelihood, weight + log_factor, rows)
+        chosen, log_q = draw(rows)
+        return loss_fn(*scores(model, corpus, queries, chosen), rows, log_q)
 
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     try:
@@ -204,8 +206,8 @@ APPLICATION = Application(
         "draws them at random, once for a batch. *top-k truncation* takes the nearest, by an index that is made anew "
         "every pass. *LatentVariableLoss* takes the nearest for half of them, by the same index, a quarter at random "
         "of those that have the word (an inverted index knows them), and a quarter at random of the rest; each stands "
-        "for its kind, by the logarithm of how many it stands for, added to its weight, so that both sums are "
-        "estimated without bias. The loss has its default rule, which keeps no table."
+        "for its kind, by the probability `log_q` with which it was drawn, so that both sums are estimated without "
+        "bias. The loss has its default rule, which keeps no table."
     ),
     objective="negative log-likelihood of a masked word, over all documents",
     metric="log-likelihood of a masked word",
@@ -214,5 +216,6 @@ APPLICATION = Application(
     run=run,
     lr=lambda case: 0.04,
     quick=Case("some topics", 64, 1),
+    version=2,
     goal=goal,
 )

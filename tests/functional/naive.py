@@ -53,14 +53,14 @@ def partial_auc_loss(scores, target, *, surrogate="squared_hinge", margin=1.0, t
     return np.mean(terms)
 
 
-def nca_loss(embeddings, labels):
-    total, n = 0.0, len(labels)
+def nca_loss(embeddings, labels, *, log_likelihood=False):
+    log_share, n = [], len(labels)
     for i in range(n):
         closeness = {j: -np.sum((embeddings[i] - embeddings[j]) ** 2) for j in range(n) if j != i}
         same = [c for j, c in closeness.items() if labels[j] == labels[i]]
         if same:
-            total += math.exp(log_sum_exp(same) - log_sum_exp(list(closeness.values())))
-    return -total / n
+            log_share.append(log_sum_exp(same) - log_sum_exp(list(closeness.values())))
+    return -np.mean(log_share) if log_likelihood else -np.exp(log_share).sum() / n
 
 
 def list_net_loss(scores, relevance, query, *, target="proportional"):

@@ -107,6 +107,7 @@ CASES = [
     *NDCG,
     *CONTRASTIVE,
     Case("nca_loss", classes),
+    Case("nca_loss", classes, {"log_likelihood": True}),
     Case("list_net_loss", ranking),
     Case("list_net_loss", ranking, {"target": "softmax"}),
     Case("list_mle_loss", ranking),

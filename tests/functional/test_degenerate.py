@@ -70,11 +70,20 @@ def test_no_violated_pair_is_a_zero_of_hinges():
 class TestNCA:
     def test_alone(self):
         z = torch.randn(1, 2, requires_grad=True)
-        zero_with_a_graph(F.nca_loss(z, torch.tensor([3])), z)
+        for log_likelihood in (False, True):
+            zero_with_a_graph(F.nca_loss(z, torch.tensor([3]), log_likelihood=log_likelihood), z)
 
-    def test_every_class_has_one_member(self):
+    @pytest.mark.parametrize("log_likelihood", [False, True])
+    def test_every_class_has_one_member(self, log_likelihood):
         z = torch.randn(4, 2, requires_grad=True)
-        zero_with_a_graph(F.nca_loss(z, torch.arange(4)), z)
+        zero_with_a_graph(F.nca_loss(z, torch.arange(4), log_likelihood=log_likelihood), z)
+
+    def test_likelihood_of_those_that_have_a_mate(self):
+        """|z_0 - z_1|² = 1, |z_0 - z_2|² = 9, |z_1 - z_2|² = 4; the third is alone in its class."""
+        z = torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64, requires_grad=True)
+        loss = F.nca_loss(z, torch.tensor([0, 0, 1]), log_likelihood=True)
+        wanted = (math.log1p(math.exp(-8)) + math.log1p(math.exp(-3))) / 2
+        assert value_with_a_graph(loss, z)[0] == pytest.approx(wanted, rel=1e-12)
 
     def test_one_class(self):
         z = torch.randn(4, 2, requires_grad=True)
@@ -91,6 +100,8 @@ class TestNCA:
     def test_neighbours_are_all_of_another_class_by_far(self, size):
         z = torch.tensor([[0.0], [1.0], [size], [size + 1]], requires_grad=True)
         zero_with_a_graph(F.nca_loss(z, torch.tensor([0, 1, 0, 1]), chunk=1), z)
+        loss = F.nca_loss(z, torch.tensor([0, 1, 0, 1]), log_likelihood=True, chunk=1)
+        assert value_with_a_graph(loss, z)[0] == pytest.approx(size**2 - 1, rel=1e-6)
 
 
 class TestListwise:

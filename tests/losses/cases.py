@@ -124,7 +124,8 @@ PARTIAL_AUC = Case(
     (0,),
     exact_options=("surrogate", "margin", "temperature"),
 )
-NCA = Case(losses.NCALoss, classes, functional.nca_loss, (0,))
+NCA = Case(losses.NCALoss, classes, functional.nca_loss, (0,), exact_options=("log_likelihood",))
+NCA_LIKELIHOOD = NCA.with_options(log_likelihood=True)
 LIST_NET = Case(losses.ListNetLoss, ranking, functional.list_net_loss, (0, 1), exact_options=("target",))
 LIST_MLE = Case(losses.ListMLELoss, ranking, functional.list_mle_loss, (0, 1))
 NDCG = Case(
@@ -191,6 +192,7 @@ CASES = [
     PARTIAL_AUC.with_options(surrogate="exp"),
     NDCG.with_options(surrogate="sigmoid", k=2, sharpness=3.0),
     NCA,
+    NCA_LIKELIHOOD,
     BASELINE_COX,
     LATENT,
     CONTRASTIVE,

@@ -16,6 +16,7 @@ from losses.cases import (
     LATENT,
     LIST_NET,
     NCA,
+    NCA_LIKELIHOOD,
     NDCG,
     OWN_TERMS,
     PARTIAL_AUC,
@@ -172,6 +173,19 @@ class TestNeighbours:
             loss = NCA.call(loss_fn, population, rows)
             assert loss.item() == 0.0
             assert all(g.isfinite().all() for g in gradients(loss, population))
+
+    @pytest.mark.parametrize("known", [False, True])
+    def test_likelihood_needs_a_mate(self, known):
+        """-log 0 is no number: without a mate in the batch there is no term, whether the class has others or not."""
+        population = NCA_LIKELIHOOD.population()
+        labels = population[1][0]
+        alone = torch.cat([rows_where(labels == label, 1) for label in range(1, 4)])
+        rows = torch.cat([rows_where(labels == 0, 2), alone])
+        loss_fn = NCA_LIKELIHOOD.make(population) if known else losses.NCALoss(13, log_likelihood=True)
+        loss = NCA_LIKELIHOOD.call(loss_fn, population, rows)
+        assert all(g.isfinite().all() for g in gradients(loss, population))
+        assert loss.item() > 0
+        assert loss_fn.table.visits[rows].tolist() == [1, 1, 0, 0, 0]
 
 
 LISTS = [case for case in OWN_TERMS if case.data is LIST_NET.data]

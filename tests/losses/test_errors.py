@@ -151,8 +151,9 @@ class TestTargets:
         check_raises(case, put(1, 3, 0.0), ValueError, r"the length of second\[3\] is 0.0, of a vector that has no dir")
 
     @pytest.mark.parametrize("log_q", [torch.zeros(3), torch.zeros(6, 3), torch.full((4,), math.nan)])
-    def test_probabilities_of_candidates(self, log_q):
-        case = BY_LOSS[losses.SoftmaxLoss]
+    @pytest.mark.parametrize("loss", [losses.SoftmaxLoss, losses.LatentVariableLoss])
+    def test_probabilities_of_candidates(self, loss, log_q):
+        case = BY_LOSS[loss]
         check_raises(case, lambda values: [*values, log_q.double()], ValueError, "log_q")
 
 

@@ -33,6 +33,7 @@ def nca_inner(
     class_sizes: Tensor | None = None,
     rows: Tensor | None = None,
     outer: slice | None = None,
+    needs_mate: bool = False,
 ) -> Estimate:
     r"""log g of neighbourhood components analysis.
 
@@ -48,6 +49,7 @@ def nca_inner(
             taken as drawn at random from all.
         rows: [B], which example each is, if one may stand twice.
         outer: the part of the batch to estimate; None: all of it.
+        needs_mate: i has no term where g_1 would be 0.
 
     Returns:
         inner [B, 2], weight [B]. g_1 = 0 (-inf) where no other member of the class is in the batch and the class sizes
@@ -61,6 +63,8 @@ def nca_inner(
         inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n, outer)
     else:
         inner, known = _by_class(logits, labels, copies, class_sizes, outer)
+    if needs_mate:
+        known = known & (inner[:, 0] > -math.inf)
     return settle(inner, known, log=True)
 
 

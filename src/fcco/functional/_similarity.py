@@ -25,17 +25,19 @@ from fcco.functional._tensors import at_least_float32, graph_zero, widen
 _LARGEST_SQUARE = 1e6
 
 
-def nca_loss(embeddings: Tensor, labels: Tensor, *, chunk: int | None = None) -> Tensor:
+def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False, chunk: int | None = None) -> Tensor:
     r"""Negative of the expected accuracy of a random nearest neighbour.
 
     .. math:: F = -\frac 1 n \sum_i p_i, \qquad
         p_i = \frac{\sum_{j \ne i, y_j = y_i} e^{-|z_i - z_j|^2}}{\sum_{j \ne i} e^{-|z_i - z_j|^2}}
 
-    An example alone in its class has p_i = 0. Finite for embeddings of any size.
+    or, with ``log_likelihood``, of the mean of log p_i, over the examples that are not alone in their class (if there
+    are none, 0). Without it, an example alone in its class has p_i = 0. Finite for embeddings of any size.
 
     Args:
         embeddings: z, [n, d]. With n = 1 the loss is 0.
         labels: y, [n] of integers.
+        log_likelihood: the mean of log p_i rather than of p_i.
         chunk: rows at a time; None: as many as fit in memory.
 
     Raises:
@@ -55,19 +57,24 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, chunk: int | None = None) ->
         return graph_zero(embeddings)
     z = widen(embeddings)
     z = z - z.detach().mean(0)
-    column = torch.arange(n, device=z.device)
+    column, alone = torch.arange(n, device=z.device), (group.bincount() == 1)[group]
 
     def shares(place: Place, own: Tensor, z: Tensor, norm: Tensor) -> Tensor:
         rows = place[0]
         # |z_i|², which all distances of a row have, leaves its softmax as it is.
         logits = -direct_distances(own, z) if direct else torch.addmm(-norm.T, 2 * own, z.T)
-        weight = logits.masked_fill(column[rows, None] == column, -math.inf).softmax(1)
-        return (weight * (group[rows, None] == group)).sum(1)
+        logits = logits.masked_fill(column[rows, None] == column, -math.inf)
+        alike = group[rows, None] == group
+        if log_likelihood:
+            mates = alike | alone[rows, None]  # log 1 for those that have no term
+            return logits.masked_fill(~mates, -math.inf).logsumexp(1) - logits.logsumexp(1)
+        return (logits.softmax(1) * alike).sum(1)
 
     norm = map_rows(lambda z: z.square().sum(1, keepdim=True), z)
     direct = float(norm.detach().max()) > _LARGEST_SQUARE
     places = row_places(n, n, z, chunk, lambda rows: (rows, ..., ...))
-    return -map_chunks(shares, places, n, z, z, norm).mean().to(embeddings.dtype)
+    terms = (~alone).sum().clamp(min=1) if log_likelihood else n
+    return -(map_chunks(shares, places, n, z, z, norm).sum() / terms).to(embeddings.dtype)
 
 
 def direct_distances(first: Tensor, second: Tensor) -> Tensor:

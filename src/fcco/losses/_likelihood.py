@@ -11,7 +11,8 @@ from fcco.functional._inner_likelihood import latent_variable_inner, softmax_inn
 from fcco.losses._base import Loss, Scale
 
 
-def _evidence(log_u: Tensor) -> Tensor:
+def minus_log_share(log_u: Tensor) -> Tensor:
+    """f = -log(u_1 / u_2), of log u."""
     return log_u[:, 1] - log_u[:, 0]
 
 
@@ -21,8 +22,11 @@ class LatentVariableLoss(Loss):
     .. math:: F = \frac 1 n \sum_i \Bigl( -\log \sum_z p(y_i | z, x_i) e^{w_{iz}} + \log \sum_z e^{w_{iz}} \Bigr)
 
     Called as ``loss(log_likelihood, log_weight, index)`` with [B1, B2], [B1, B2] and [B1], for B2 values of z drawn
-    uniformly for each example (or once for all); in log space. An example none of whose z can explain y (-inf
+    uniformly for each example, or once for all; in log space. An example none of whose z can explain y (-inf
     throughout) has no term in the batch.
+
+    If z is drawn with other probabilities q, ``log_q`` is a fourth argument, [B1, B2] or [B2]: near documents may then
+    come more often than far ones. Without replacement, q is the probability that z is in the sample, over B2.
 
     The default, the in-batch loss without the table, was chosen by measurement: see docs/defaults.md.
 
@@ -42,11 +46,11 @@ class LatentVariableLoss(Loss):
     estimated_from = "log_weight"
 
     def __init__(self, n: int, rule: Rule = BSGD()) -> None:  # noqa: B008 (frozen)
-        super().__init__(_evidence, n, dim=2, rule=rule, log=True)
+        super().__init__(minus_log_share, n, dim=2, rule=rule, log=True)
 
-    def forward(self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor) -> Tensor:
+    def forward(self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
         """The loss of a batch: log p(y|z, x) and E(x)·E(z), [B1, B2] each, and rows [B1]."""
-        return self._finish(self._make(latent_variable_inner, log_likelihood, log_weight), index)
+        return self._finish(self._make(latent_variable_inner, log_likelihood, log_weight, log_q=log_q), index)
 
 
 class SoftmaxLoss(Loss):
@@ -59,18 +63,22 @@ class SoftmaxLoss(Loss):
     ``SoftmaxLoss(n, rule=fcco.BSGD(), own_term="sampled")`` has the gradient of the usual sampled softmax,
     ``cross_entropy`` over the target and the sample.
 
-    The default, sampled softmax without the table, was chosen by measurement, in short runs: see docs/defaults.md.
+    The default, sampled softmax without the table, was chosen by measurement, in short runs: see docs/defaults.md. With
+    log_q the own term is exact: the target's own probability, by which to weigh it like the others, is not known.
 
     Args:
         n: training examples; ``index`` lies in [0, n).
         n_classes: C. None: taken as B2 + 1, which scales u and shifts the value by a constant.
         rule: see :class:`fcco.SOX`.
-        own_term: "exact": the target counts once and the sample stands for the C - 1 others. "sampled": all alike.
+        own_term: "exact": the target counts once and the sample stands for the C - 1 others. "sampled": all alike, as
+            if the target had been drawn uniformly. None: "exact" with log_q, "sampled" without.
 
     >>> import torch
     >>> loss_fn = SoftmaxLoss(n=5, n_classes=101)
     >>> loss_fn(torch.zeros(1), torch.zeros(1, 10), torch.tensor([3]))  # log 101
     tensor(4.6151)
+    >>> loss_fn(torch.zeros(1), torch.zeros(1, 10), torch.tensor([3]), torch.full((10,), 0.1).log())  # log(1 + 1 / .1)
+    tensor(2.3979)
     """
 
     estimated_from = "sampled_logits"
@@ -80,20 +88,22 @@ class SoftmaxLoss(Loss):
         n: int,
         n_classes: int | None = None,
         rule: Rule = BSGD(),  # noqa: B008 (frozen)
-        own_term: OwnTerm = "sampled",
+        own_term: OwnTerm | None = None,
     ) -> None:
         super().__init__(Scale(), n, rule=rule, log=True)
         self.n_classes = None if n_classes is None else whole_number("n_classes", n_classes)
         if self.n_classes == 1:
             raise ValueError("n_classes must be at least 2, got 1")
-        check_own_term(own_term)
-        self.own_term: OwnTerm = own_term
+        if own_term is not None:
+            check_own_term(own_term)
+        self.own_term: OwnTerm | None = own_term
 
     def forward(
         self, target_logit: Tensor, sampled_logits: Tensor, index: Tensor, log_q: Tensor | None = None
     ) -> Tensor:
         """The loss of a batch: logits of the targets [B1] and of sampled classes [B1, B2], and rows [B1]."""
-        options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": self.own_term}
+        own_term = self.own_term or ("sampled" if log_q is None else "exact")
+        options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": own_term}
         inner = self._make(softmax_inner, target_logit, sampled_logits, **options)
         self._rows(index, target_logit, "target_logit")
         return self._finish(inner, index)
