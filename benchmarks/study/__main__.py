@@ -1,0 +1,57 @@
+"""Answer the questions, draw the figures, and write their numbers; see the docstring of the package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from study._advice import as_table, verdicts
+from study._cells import QUESTIONS, advised, problems, tried
+from study._figures import draw, tables
+from study._measure import Outcomes, measure
+
+FOLDER = Path("docs/figures/what_decides")
+ADVICE = "advice"
+
+
+def main() -> None:
+    """Run what the arguments ask for."""
+    names = [*QUESTIONS, ADVICE]
+    parser = argparse.ArgumentParser(prog="study", description="What decides how far training gets.")
+    parser.add_argument("--only", default=",".join(names), help=f"some of {', '.join(names)}, with commas")
+    parser.add_argument("--quick", action="store_true", help="one seed of short runs, to see that it works")
+    parser.add_argument("--cache", type=Path, default=Path("build/study/cache.jsonl"))
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    given = parser.parse_args()
+    chosen = given.only.split(",")
+    for name in chosen:
+        if name not in names:
+            parser.error(f"--only names some of {', '.join(names)}, got {name!r}")
+    page = answer(chosen, given.folder, given.cache, quick=given.quick)
+    print(page)
+    if chosen == names:
+        (given.folder / "figures.md").write_text(page, encoding="utf-8")
+
+
+def answer(chosen: list[str], folder: Path, cache: Path | None, *, quick: bool = False) -> str:
+    """Draw the figures of some questions; their numbers in Markdown."""
+    panels, known, page = problems(quick=quick), Outcomes(), ["# The numbers behind what_decides.md\n"]
+    for name in chosen:
+        print(f"{name}:", file=sys.stderr)
+        if name == ADVICE:
+            cells = [cell for panel in panels for place in advised(panel) for cell in tried(panel, *place)]
+        else:
+            lines = [line for panel in panels for line in QUESTIONS[name].lines(panel)]
+            cells = [cell for line in lines for cell in line.cells]
+        known |= measure(panels, cells, cache=cache, quick=quick, progress=sys.stderr)
+        if name == ADVICE:
+            page.append(as_table(verdicts(panels, known, cache=cache, quick=quick, progress=sys.stderr)))
+        else:
+            draw(QUESTIONS[name], panels, known, folder / f"{name}.png")
+            page.append(tables(QUESTIONS[name], panels, known))
+    return "\n".join(page)
+
+
+if __name__ == "__main__":
+    main()
