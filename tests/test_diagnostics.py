@@ -331,8 +331,8 @@ class TestAdvice:
         assert advice.drift_measured
         assert advice.drift < advice.noise / 2  # the weights stand still; without the noise taken off it is 0.58
         assert advice.gain < 0.8
-        assert advice.gamma < 0.6
-        assert f"The table helps: with gamma = {advice.gamma:g}" in str(advice)
+        assert advice.gamma == 0.5  # the rate of the loss
+        assert "The table should help: use gamma = 0.5" in str(advice)
 
     def test_one_visit_wants_none(self):
         advice = Push(batch=4).advice(visits=1, draws=4)
@@ -346,22 +346,32 @@ class TestAdvice:
         assert advice.noise == 0
         assert "The batch knows g exactly" in str(advice).replace("\n", " ")
 
-    def test_faster_training_wants_larger_rates(self):
+    def test_faster_training_wants_none(self):
         """Of the same problem at the same weights, where only the drift is another: what a monitor would have seen."""
         problem = Push(batch=4)
         batches = [*problem.sampler, *problem.sampler]
         found = []
-        for jump in (0.0, 3.0):
+        for jump in (0.0, 3.0, 30.0):
             monitor = Monitor(problem.loss_fn)
             monitor._jump += jump**2
             monitor._weight += 1
             monitor.close()
             arguments = problem.loss_fn, problem.evaluate, batches, [problem.w]
             found.append(advise(*arguments, visits=100, monitor=monitor, draws=len(batches)))
-        still, moving = found
-        assert still.drift == 0 < moving.drift
-        assert still.gamma < moving.gamma
+        still, moving, racing = found
+        assert still.drift == 0 < moving.drift < 5 * moving.noise < racing.drift
+        assert [advice.use_table for advice in found] == [True, True, False]
         assert still.gain < moving.gain
+        assert min(still.by_gamma, key=still.by_gamma.get) < min(moving.by_gamma, key=moving.by_gamma.get)
+        assert "rows are out of date when they are needed" in str(racing).replace("\n", " ")
+
+    @pytest.mark.parametrize("rule", [fcco.BSGD(), fcco.SOAP(fcco.schedules.RunningMean())], ids=str)
+    def test_a_loss_without_a_constant_rate_is_told_the_usual_one(self, rule):
+        problem = Push(batch=4)
+        problem.loss_fn = fcco.losses.PNormPushLoss.from_targets(problem.y, p=2, rule=rule)
+        found = advise(problem.loss_fn, problem.evaluate, problem.sampler, [problem.w], visits=10, draws=10)
+        assert found.gamma == 0.7
+        assert not found.drift_measured
 
     def test_nothing_is_changed(self):
         problem = Push(batch=4)

@@ -4,11 +4,10 @@ import math
 
 import defaults
 import pytest
-import torch
 from defaults import Row
 from study.__main__ import answer
 from study._advice import Verdict
-from study._cells import IN_BATCH, QUESTIONS, Choice, Root, advised, problems, tried
+from study._cells import IN_BATCH, QUESTIONS, Choice, advised, problems, tried
 from study._compiled import train
 from study._measure import LIMIT, Outcome, search
 
@@ -48,16 +47,12 @@ def test_names_are_rules():
     assert Choice("SOAP .7 exact").rule(10) == fcco.SOAP(0.7)
     assert Choice("SOAP cos .1").rule(10) == fcco.SOAP(fcco.schedules.Cosine(0.1, 5))
     assert Choice("SOAP mean").rule(10) == fcco.SOAP(fcco.schedules.RunningMean())
-    assert Choice("SOAP root").rule(10) == fcco.SOAP(Root())
+    assert Choice("SOAP root").rule(10) == fcco.SOAP(fcco.schedules.Power(0.5))
     assert [Choice(name).own_term["own_term"] for name in ("SOAP .7", "SOAP .7 exact", IN_BATCH)] == [
         "sampled",
         "exact",
         "sampled",
     ]
-
-
-def test_the_root_counts_the_visit_that_is_under_way():
-    torch.testing.assert_close(Root()(torch.tensor([0.0, 3.0])), torch.tensor([1.0, 0.5]))
 
 
 RUNS = [

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from study._advice import as_table, verdicts
-from study._cells import QUESTIONS, advised, problems, tried
+from study._cells import QUESTIONS, advised, other_problems, problems, tried
 from study._figures import draw, tables
 from study._measure import Outcomes, measure
 
@@ -40,14 +40,15 @@ def answer(chosen: list[str], folder: Path, cache: Path | None, *, quick: bool =
     for name in chosen:
         print(f"{name}:", file=sys.stderr)
         if name == ADVICE:
-            cells = [cell for panel in panels for place in advised(panel) for cell in tried(panel, *place)]
+            page.append("## Is the advice right?\n")
+            for some in filter(None, (panels, other_problems(quick=quick))):
+                cells = [cell for problem in some for place in advised(problem) for cell in tried(problem, *place)]
+                runs = measure(some, cells, cache=cache, quick=quick, progress=sys.stderr)
+                page.append(as_table(verdicts(some, runs, cache=cache, quick=quick, progress=sys.stderr)))
         else:
             lines = [line for panel in panels for line in QUESTIONS[name].lines(panel)]
             cells = [cell for line in lines for cell in line.cells]
-        known |= measure(panels, cells, cache=cache, quick=quick, progress=sys.stderr)
-        if name == ADVICE:
-            page.append(as_table(verdicts(panels, known, cache=cache, quick=quick, progress=sys.stderr)))
-        else:
+            known |= measure(panels, cells, cache=cache, quick=quick, progress=sys.stderr)
             draw(QUESTIONS[name], panels, known, folder / f"{name}.png")
             page.append(tables(QUESTIONS[name], panels, known))
     return "\n".join(page)

@@ -154,4 +154,4 @@ def as_table(found: Sequence[Verdict]) -> str:
         f"\nRight: {sum(one.right for one in found)} of {len(found)}. Excess / in-batch, geometric mean: "
         f"{followed:.2f} by following the advice, {default:.2f} with the default of the loss."
     )
-    return "## Is the advice right?\n\n" + "\n".join(rows) + "\n"
+    return "\n".join(rows) + "\n"

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import _data
-import torch
 from _task import Setting
-from torch import Tensor
 
 import fcco
 
 IN_BATCH = "in-batch"
-
-
-@dataclass(frozen=True)
-class Root:
-    """γ = 1 / √visits, the current one included: between a constant and the mean of all estimates."""
-
-    per_row: ClassVar[bool] = True
-
-    def __call__(self, visits: Tensor) -> Tensor:
-        """Rates of rows that have been visited so often before."""
-        return torch.rsqrt(visits + 1)
 
 
 class Choice(Setting):
@@ -45,7 +31,7 @@ class Choice(Setting):
             return fcco.SOX(float(rest[0]), safeguard=False)
         if rest[:1] == ["mean"]:
             return fcco.SOAP(fcco.schedules.RunningMean())
-        return fcco.SOAP(Root()) if rest[:1] == ["root"] else super().rule(steps)
+        return fcco.SOAP(fcco.schedules.Power(0.5)) if rest[:1] == ["root"] else super().rule(steps)
 
 
 @dataclass(frozen=True)
@@ -133,6 +119,29 @@ def problems(*, quick: bool = False) -> list[Problem]:
         Problem("average_precision", f"AP, {ap}", ap, 32, (16, 32, 64, 128), (3, 10, 40, 120), "SOAP .7", 2.0, True),
         Problem("p_norm_push", f"push, {push}", push, 64, (16, 32, 64, 128), (2, 5, 15, 50), "SOAP .5", 2**-8),
     ]
+
+
+def other_problems(*, quick: bool = False) -> list[Problem]:
+    """The same objectives on other data, where there are any, to see whether advice carries over."""
+    found = []
+    if not quick and _data.has("survival/sksurv/veteran.arff"):
+        found += [
+            Problem("cox", "Cox, veteran", "veteran", 8, (4,), (2, 10, 40, 40), "SOAP .7", 2**-4, True),
+            Problem("nca", "NCA, usps", "usps", 64, (16,), (1, 2, 10, 10), "SOAP .9", 4.0),
+            Problem(
+                "average_precision",
+                "AP, breast cancer",
+                "breast cancer",
+                32,
+                (8,),
+                (2, 10, 40, 40),
+                "SOAP .7",
+                2.0,
+                True,
+            ),
+            Problem("p_norm_push", "push, breast cancer", "breast cancer", 32, (8,), (2, 5, 20, 20), "SOAP .5", 2**-6),
+        ]
+    return found
 
 
 def line(

@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 import fcco
-from study._cells import Choice, Root
+from study._cells import Choice
 
 Array = NDArray[Any]
 
@@ -227,7 +227,7 @@ def compile_rule(choice: Choice, steps: int) -> Rule:
     if isinstance(rule, fcco.BSGD):
         return Rule(BSGD, GIVEN, np.ones(steps), own_exact)
     code = SOAP if isinstance(rule, fcco.SOAP) else SOX if rule.safeguard else LETTER
-    if isinstance(rule.gamma, fcco.schedules.RunningMean | Root):
+    if isinstance(rule.gamma, fcco.schedules.RunningMean | fcco.schedules.Power):
         schedule = MEAN if isinstance(rule.gamma, fcco.schedules.RunningMean) else ROOT
         return Rule(code, schedule, np.ones(steps), own_exact)
     gamma = [rule.gamma(t) if callable(rule.gamma) else rule.gamma for t in range(steps)]

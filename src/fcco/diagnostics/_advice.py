@@ -17,10 +17,12 @@ from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights
 from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error, twin
 from fcco.diagnostics._watch import Visit, engine_of
 
-# Gains below this are within what seeds differ by: docs/defaults.md.
-_WORTH_IT = 0.9
 # The part of a run over which a falling step size averages.
 _TAIL = 0.5
+# In that part a cosine lr has on average a fifth of what it began with, and so has the drift.
+_LATE = 0.2
+# What suits most objectives, for 2 to 160 visits of a row: docs/what_decides.md.
+_USUAL = 0.7
 _RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # A row is not taken below this share of g, where it is to stay positive.
 _LOWEST = 0.05
@@ -32,8 +34,8 @@ class Advice:
 
     Attributes:
         use_table: whether a table is expected to help.
-        gamma: the best rate of a table, whether or not it helps.
-        gain: expected square error of the averaged gradient with it, as a share of the in-batch loss's.
+        gamma: the rate for it: that of the loss's rule if it is a constant, else 0.7.
+        gain: square error of the averaged gradient with it at the present weights, as a share of the in-batch loss's.
         gain_error: standard error of that, from the batches looked at.
         noise: relative error of the inner estimates of a batch.
         drift: relative change of g from one visit of a row to the next.
@@ -64,31 +66,28 @@ class Advice:
         return [
             f"A batch knows g to {self.noise:.0%}. Visits of a row in the run: {self.visits:g}. From one to the next g "
             f"moves by {self.drift:.0%} ({how}).",
-            f"The in-batch gradient is off by {self.in_batch.bias:.0%} in the mean and by {self.in_batch.noise:.0%} at "
-            f"random; with a table at gamma = {self.gamma:g} by {self.table.bias:.0%} and {self.table.noise:.0%}.",
+            f"At the present weights the in-batch gradient is off by {self.in_batch.bias:.0%} in the mean and by "
+            f"{self.in_batch.noise:.0%} at random; with a table at gamma = {self.gamma:g} by {self.table.bias:.0%} and "
+            f"{self.table.noise:.0%}.",
             self._verdict(),
         ]
 
     def _verdict(self) -> str:
         if self.use_table:
             return (
-                f"The table helps: with gamma = {self.gamma:g}, {self.gain:.0%} (± {self.gain_error:.0%}) of the "
-                f"in-batch loss's square error should remain. fcco.schedules.Cosine(final={self.gamma:g}, steps=half "
-                "of the run) is worth a try." + self._doubt()
+                f"The table should help: use gamma = {self.gamma:g}. Now {self.gain:.0%} (± {self.gain_error:.0%}) of "
+                "the square error of the in-batch gradient is left with it; late in the run, when g moves less, less."
             )
         if self.noise == 0:
             reason = "The batch knows g exactly, and a table can only fall behind it."
         elif self.visits < 2:
             reason = "Rows come once, and a first visit has nothing to average with."
-        elif self.drift > self.noise:
-            reason = "g moves more between visits than a batch errs: rows are out of date when they are needed."
         else:
-            reason = f"{self.gain:.0%} (± {self.gain_error:.0%}) of the in-batch loss's square error would remain."
-        return f"The table does not help here: use rule=fcco.BSGD(). {reason}{self._doubt()}"
-
-    def _doubt(self) -> str:
-        sure = abs(self.gain - _WORTH_IT) >= self.gain_error
-        return "" if sure else " (That is within the error of the measurement: look at more batches, by draws=.)"
+            reason = (
+                "g moves so much between visits that rows are out of date when they are needed, even where a falling "
+                "lr slows it down to a fifth."
+            )
+        return f"The table does not help here: use rule=fcco.BSGD(). {reason}"
 
 
 def row_error(gamma: float, noise: float, drift: float, visits: Tensor) -> Tensor:
@@ -133,19 +132,22 @@ def advise(
 ) -> Advice:
     r"""Say whether a table helps at this batch size, and which gamma suits; ``print`` the result.
 
-    At the present weights it measures the noise of the inner estimates. With the drift of g, which a monitor has seen,
-    that gives the error of a table's rows at every rate (:func:`row_error`), in all ages that occur in a run of so many
-    visits. Rows with such errors are put into a table, and the gradients of batches with it, and without, are compared
-    with the exact gradient. What counts is
+    At the present weights it measures σ, the noise of the inner estimates; a monitor has seen δ, the drift of g between
+    two visits of a row. A table is advised where rows come more than once, and the drift late in the run will be at
+    most the noise, 0.2 δ <= σ: a row then averages more than it lags. (A fifth is what a cosine lr has left, on
+    average, in the second half of a run; ask in its first quarter.) The rate is the loss's own. Both are what whole
+    runs showed: docs/what_decides.md has the cases, and how often the advice was right.
+
+    Besides, it shows what a table does to the gradient now: rows with errors as a run would find them
+    (:func:`row_error`) are put into a table, and the gradients of batches with it, and without, are compared with the
+    exact gradient, by
 
     .. math:: bias^2 + noise^2 / N
 
     with N half of the steps of the run, since a falling step size averages noise away and leaves bias; but at most
-    the number of batches looked at, since a smaller bias could not be told from chance. A table is advised where that
-    is at most 0.9 of the in-batch loss's.
+    the number of batches looked at, since a smaller bias could not be told from chance.
 
-    Nothing is changed, and nothing is trained: it is a look at one moment. Ask when training has settled a little;
-    early on everything moves. The whole training set is evaluated as one batch.
+    Nothing is changed, and nothing is trained. The whole training set is evaluated as one batch.
 
     Args:
         loss: a loss of fcco.
@@ -177,28 +179,33 @@ def advise(
         drift = measured_drift(monitor.jump, errors.noise, monitor.gamma)
     run = _TAIL * visits * engine_of(loss).n_outer * len(seen) / sum(len(visit.rows) for visit in seen)
     steps = min(max(run, 1.0), len(drawn))
-    in_batch = best = target.sample(twin(loss, BSGD()), evaluate, drawn)
+    in_batch = held = target.sample(twin(loss, BSGD()), evaluate, drawn)
+    averages = errors.noise > 0 and round(visits) > 1
+    advised = _rate_of(loss)
     shares = {1.0: 1.0}
-    for gamma in _RATES if errors.noise > 0 and round(visits) > 1 else ():
+    for gamma in sorted({*_RATES, advised}) if averages else ():
         table = twin(loss, SOAP(gamma), *errors.table(gamma, drift, round(visits)))
         sample = target.sample(table, evaluate, drawn)
-        share = _share(sample, in_batch, steps)
-        best = sample if share < min(shares.values()) else best
-        shares[gamma] = share
-    gain = min(shares.values())
+        held = sample if gamma == advised else held
+        shares[gamma] = _share(sample, in_batch, steps)
     return Advice(
-        use_table=gain <= _WORTH_IT,
-        gamma=min(shares, key=shares.__getitem__),
-        gain=gain,
-        gain_error=_share_error(best, in_batch, steps),
+        use_table=averages and _LATE * drift <= errors.noise,
+        gamma=advised,
+        gain=shares.get(advised, 1.0),
+        gain_error=_share_error(held, in_batch, steps),
         noise=errors.noise,
         drift=drift,
         drift_measured=measured,
         visits=visits,
         in_batch=in_batch.error(),
-        table=best.error(),
+        table=held.error(),
         by_gamma=shares,
     )
+
+
+def _rate_of(loss: nn.Module) -> float:
+    rule = engine_of(loss).rule
+    return rule.rate if isinstance(rule.rate, float) and not isinstance(rule, BSGD) else _USUAL
 
 
 def _share(sample: Sample, in_batch: Sample, steps: float, without: int | None = None) -> float:
