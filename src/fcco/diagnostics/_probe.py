@@ -146,8 +146,9 @@ def exact_rows(loss: nn.Module, evaluate: Evaluate, population: Sequence[int] | 
 
 
 def all_rows(loss: nn.Module) -> Tensor:
+    """The training examples: as many as the table has rows, unless the loss has rows of another kind."""
     table = table_of(engine_of(loss))
-    return torch.arange(table.n, device=table.u.device)
+    return torch.arange(getattr(loss, "n_examples", table.n), device=table.u.device)
 
 
 def relative_error(values: Tensor, reference: Tensor, log: bool = False) -> float:

@@ -95,7 +95,9 @@ def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -
     tensor([2., 1., 1.])
     """
     longest_first = sets.argsort(descending=True, stable=True)
-    sums = (risk + stands_for.log())[longest_first].logcumsumexp(0)
+    # Of one that stands for nobody next to nothing is left, rather than -inf, which has no gradient.
+    log_terms = risk + stands_for.clamp(min=torch.finfo(risk.dtype).tiny).log()
+    sums = log_terms[longest_first].logcumsumexp(0)
     members = len(sets) - torch.searchsorted(
         sets[longest_first].flip(0), torch.arange(n_sets, device=sets.device), right=True
     )

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fcco._checks import whole_number
+from fcco._checks import shape_of, whole_number
 from fcco._rules import SOAP, Rule
-from fcco.functional._checks import as_mask, check_floats, check_time
+from fcco.functional._checks import as_mask, check_floats, check_time, refuse_where
 from fcco.functional._inner import OwnTerm, check_own_term, stratum_weight
 from fcco.functional._inner_survival import cox_inner, risk_set_sums
 from fcco.functional._tensors import at_least_float32
@@ -25,7 +25,8 @@ class CoxLoss(Loss):
 
     Called as ``loss(risk, time, event, index)`` with [B] each, events 0 and 1 (or bool); in log space. Ties are
     Breslow's. ``CoxLoss(n, rule=fcco.BSGD())`` has the gradient of the usual in-batch loss, whose risk sets are those
-    of the batch. Where the times of all training examples are known, :class:`BaselineCoxLoss` is the better choice.
+    of the batch. Where the times of all training examples are known, :class:`BaselineCoxLoss` is mostly the better
+    choice.
 
     The default, SOAP with γ = 0.7 and a sampled own term, was chosen by measurement: see docs/defaults.md.
 
@@ -95,11 +96,12 @@ class BaselineCoxLoss(Loss):
     with d_k events at the time t_k. It is the objective of :class:`CoxLoss`. But whom an event is compared with is a
     matter of its time alone, and every batch has something to say on every time: the table has a row for each time of
     an event, not for each example, and all of them move at every step. All events enter the gradient, those of the
-    batch and the others, which for an example comes to
+    batch and the others: the derivative by the h of an example is in proportion to
 
     .. math:: e^{h_j} \Lambda(T_j) - E_j, \qquad \Lambda(t) = \sum_{k : t_k \le t} d_k / G_k
 
-    (its martingale residual, negative) times the gradient of its h. Batches without events teach as much as others.
+    its martingale residual, negative. (These are centred within a random batch, since F does not change if all h rise
+    alike.) Batches without events teach as much as others.
 
     Called as ``loss(risk, time, event)`` with [B] each, events 0 and 1 (or bool), from any loader; an ``index`` may
     follow, and is not needed. Batches are taken as drawn at random from all examples. Ties are Breslow's.
@@ -110,10 +112,12 @@ class BaselineCoxLoss(Loss):
         n: training examples.
         times: [K], increasing, at which events were seen. See :meth:`from_targets`.
         events: [K], how many at each.
-        rule: SOX, SOAP or BSGD; see :class:`fcco.SOX`.
-        stratified: batches hold fixed numbers of events and of others, as a
-            :class:`fcco.data.PositiveNegativeSampler` draws
-            them.
+        rule: SOX, SOAP, SCENT or BSGD; see :class:`fcco.SOX`.
+        stratified: batches hold fixed numbers of events and of others, as those that
+            :class:`fcco.data.PositiveNegativeSampler` draws.
+
+    Raises:
+        ValueError: times that do not increase, counts that are none, or a rule that does not suit.
 
     >>> import torch
     >>> loss_fn = BaselineCoxLoss.from_targets(event=[1, 1, 0, 1], time=[4.0, 1.0, 3.0, 2.0])
@@ -136,14 +140,18 @@ class BaselineCoxLoss(Loss):
         rule: Rule = SOAP(gamma=Power(0.5)),  # noqa: B008 (frozen)
         stratified: bool = False,
     ) -> None:
-        if rule.decays or rule.all_rows or rule.needs_previous:
-            raise ValueError(f"BaselineCoxLoss takes SOX, SOAP or BSGD, got {rule}")
-        times, events = as_values(times), as_values(events)
-        if times.dim() != 1 or not (times.diff() > 0).all() or not (times >= 0).all():
-            raise ValueError(f"times must be [K], increasing and not negative, got {times.tolist()}")
-        if events.shape != times.shape or events.is_floating_point() or (events < 1).any():
-            raise ValueError(f"events must be {len(times)} counts, none of them 0, got {events.tolist()}")
+        times, events = as_values(times).clone(), as_values(events).clone()
+        if times.dim() != 1 or len(times) == 0 or times.dtype == torch.bool:
+            raise ValueError(f"times must be [K], one at least, got {shape_of(times)} of {times.dtype}")
+        refuse_where("times", times, ~(times >= 0), "not a time")
+        falls = ~(times > torch.cat([times[:1] - 1.0, times[:-1]]))
+        refuse_where("times", times, falls, "not above the one before it")
+        if events.shape != times.shape or events.is_floating_point() or events.dtype == torch.bool:
+            raise ValueError(f"events must be {len(times)} counts, got {shape_of(events)} of {events.dtype}")
+        refuse_where("events", events, events < 1, "no count of events")
         super().__init__(Scale(), len(times), rule=rule, log=True)
+        if rule.decays:
+            raise ValueError(f"BaselineCoxLoss takes SOX, SOAP, SCENT or BSGD, got {rule}")
         self.n_examples = whole_number("n", n)
         self.n_events = int(events.sum())
         if self.n_events > self.n_examples:
@@ -151,6 +159,7 @@ class BaselineCoxLoss(Loss):
         self.stratified = stratified
         self.register_buffer("times", times, persistent=False)
         self.register_buffer("events", events, persistent=False)
+        self._digits = times.dtype  # as given: digits that a cast adds are none
 
     @classmethod
     def from_targets(cls, event: Any, time: Any, max_times: int = 1024, **options: Any) -> BaselineCoxLoss:
@@ -160,7 +169,7 @@ class BaselineCoxLoss(Loss):
             event: [n], 1 or True where the event was seen.
             time: [n].
             max_times: rows of the table at most. Where there are more times of events, neighbours share the risk set of
-                the middle one, an approximation that is finest for the last events.
+                the middle one (the first ones, of the first), an approximation that is finest for the last events.
             options: of the constructor.
         """
         n, n_events = count_positives(event, "event")
@@ -176,10 +185,15 @@ class BaselineCoxLoss(Loss):
         if not (self.training and torch.is_grad_enabled()):
             return self._finish(self._make(cox_inner, risk, time, event), torch.arange(len(risk), device=risk.device))
         (risk, time, event), _ = self._pool(risk, time, event, gather=True)
-        sums, seen = self._make(self._look, risk, time, event)
+        sums, seen, total = self._make(self._look, risk, time, event)
         table = self.table.full()
-        known = table.visited(None).bool() | (sums > -math.inf)
+        visited = table.visited(None).bool().to(sums.device)
+        held = table.read(None, cold=-math.inf).to(sums)
+        known = sums > -math.inf if self.coupled.rule.rate == 1.0 else visited | (sums > -math.inf)
         weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
+        # The number of events in a batch is chance, and not to be multiplied by how large h is altogether.
+        level = torch.where(visited[0], held[0], sums.detach()[0]) - math.log(self.n_examples)
+        seen = seen - torch.where(level > -math.inf, level, 0.0) * (total - 1)
         rows, ranks = torch.arange(self.n, device=risk.device), self.coupled.group()
         if ranks is not None:
             # The rows are those of the batch of all ranks, which one rank is enough for.
@@ -187,15 +201,28 @@ class BaselineCoxLoss(Loss):
             sums, rows, weight, seen = sums[mine], rows[mine], weight[mine], seen * (ranks.size * (ranks.rank == 0))
         return self._couple(sums, rows, weight=weight) - seen
 
-    def _look(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor]:
-        """[K], the logarithms of the sums over risk sets, and the mean of h over events, as the batch has them."""
+    def _look(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the batch knows: log of the sums over risk sets [K], the mean of h over events, and that of 1."""
         check_floats(risk, "risk", "[B]")
         check_time(time, risk, "risk")
         seen = as_mask(event, "event", risk, "risk", signs=False)
-        risk = at_least_float32(risk)
+        risk = self._centred(at_least_float32(risk))
         stands_for = self._stands_for(seen, risk)
         sums = risk_set_sums(risk, stands_for, self._sets(time), self.n)
-        return sums, torch.where(seen, stands_for * risk, 0.0).sum() / self.n_events
+        share = torch.where(seen, stands_for, 0.0) / self.n_events
+        return sums, (share * risk).sum(), share.sum()
+
+    def _centred(self, risk: Tensor) -> Tensor:
+        """The same values, with a gradient that no common part of theirs enters.
+
+        Residuals sum to 0 over all examples, so their sum with a gradient is (n - 1) times a covariance, of which that
+        of a random batch is an unbiased estimate.
+        """
+        n, size = self.n_examples, len(risk)
+        if self.stratified or size == 1:
+            return risk
+        apart = (risk - risk.mean()) * ((n - 1) * size / (n * (size - 1)))
+        return risk.detach() + (apart - apart.detach())
 
     def _stands_for(self, seen: Tensor, like: Tensor) -> Tensor:
         """[B]: how many of the training examples each of the batch stands for."""
@@ -205,21 +232,19 @@ class BaselineCoxLoss(Loss):
         return torch.where(seen, stratum_weight(seen, self.n_events, like), others)
 
     def _sets(self, time: Tensor) -> Tensor:
-        """[B]: how many of the times each has lived to see; in the narrower type, since the wider has other digits."""
-        times = self.times
-        if time.is_floating_point() and times.is_floating_point():
-            dtype = min(time.dtype, times.dtype, key=lambda dtype: torch.finfo(dtype).bits)
-            time, times = time.to(dtype), times.to(dtype)
-        return torch.searchsorted(times, time.to(times), right=True)
+        """[B]: how many of the times each has lived to see; in the type of fewer digits, since the other has more."""
+        dtype = _narrower(time.dtype, self._digits)
+        wide = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
+        return torch.searchsorted(self.times.to(dtype).to(wide), time.to(dtype).to(wide), right=True)
 
     def cumulative_hazard(self) -> tuple[Tensor, Tensor]:
         """Times [K], and Breslow's estimate of the cumulative baseline hazard at each, from the table as it is.
 
-        The survival function of an example is S(t) = exp(-hazard(t) * e^h).
+        The survival function of an example is S(t) = exp(-hazard(t) * e^h). Times that no batch has reached yet add
+        nothing. Of a table that is sharded over ranks, all ranks ask together.
         """
-        table = self.table.full()
-        at_risk = table.read(None, cold=math.inf)
-        return self.times, (self.events * torch.exp(-at_risk)).cumsum(0)
+        at_risk = self.table.full().read(None, cold=math.inf).to(self.events.device)
+        return self.times.clone(), (self.events * torch.exp(-at_risk)).cumsum(0)
 
 
 def _thin(times: Tensor, events: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -234,4 +259,15 @@ def _thin(times: Tensor, events: Tensor, most: int) -> tuple[Tensor, Tensor]:
     first = (len(times) - left).unique()
     past = torch.cat([first[1:], first.new_tensor([len(times)])])
     totals = torch.cat([events.new_zeros(1), events.cumsum(0)])
-    return times[(first + past - 1) // 2], totals[past] - totals[first]
+    middle = (first + past - 1) // 2
+    middle[0] = 0  # or the first events would be in no risk set, and gain by ever larger h
+    return times[middle], totals[past] - totals[first]
+
+
+def _narrower(first: torch.dtype, second: torch.dtype) -> torch.dtype:
+    """The type of fewer digits; of a whole and a floating one the latter, and int64 of two whole ones."""
+    if not (first.is_floating_point or second.is_floating_point):
+        return torch.int64
+    if not (first.is_floating_point and second.is_floating_point):
+        return first if first.is_floating_point else second
+    return first if torch.finfo(first).bits <= torch.finfo(second).bits else second
