@@ -189,7 +189,10 @@ class BaselineCoxLoss(Loss):
         table = self.table.full()
         visited = table.visited(None).bool().to(sums.device)
         held = table.read(None, cold=-math.inf).to(sums)
-        known = sums > -math.inf if self.coupled.rule.rate == 1.0 else visited | (sums > -math.inf)
+        rate = self.coupled.rule.rate
+        known = sums > -math.inf
+        if not (isinstance(rate, float) and rate == 1.0):
+            known = known | visited
         weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
         # The number of events in a batch is chance, and not to be multiplied by how large h is altogether.
         level = torch.where(visited[0], held[0], sums.detach()[0]) - math.log(self.n_examples)
