@@ -295,7 +295,7 @@ class TestSampledOwnTerm:
         """Strata are biased by their own members alone: of the 3 relevant items of a query of 4, in this case."""
         scores, bias = self.bias_of_relevant(LIST_NET.with_options(own_term="sampled"), counts)
         others = ((scores - scores.unsqueeze(1)).exp().sum(1, keepdim=True) - 1) / 2
-        torch.testing.assert_close(bias, (3 - counts[1]) / counts[1] * (1 - others), rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(bias, (3 - counts[1]) / counts[1] * (1 - others), rtol=1e-12, atol=1e-13)
 
     @pytest.mark.parametrize("counts", [(1, 1), (1, 2), (1, 3)])
     def test_bias_of_ndcg_with_a_bounded_own_term(self, counts):
@@ -303,7 +303,7 @@ class TestSampledOwnTerm:
         scores, bias = self.bias_of_relevant(NDCG.with_options(own_term="bounded"), counts)
         others = ((1 + scores - scores.unsqueeze(1)).clamp(min=0).square().sum(1, keepdim=True) - 1) / 2
         own = 3 if counts[1] == 1 else 2 - counts[1] / 3
-        torch.testing.assert_close(bias, (own - 1) * (1 - others), rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(bias, (own - 1) * (1 - others), rtol=1e-12, atol=1e-13)
 
 
 class TestGroups:
