@@ -100,8 +100,7 @@ class BaselineCoxLoss(Loss):
 
     .. math:: e^{h_j} \Lambda(T_j) - E_j, \qquad \Lambda(t) = \sum_{k : t_k \le t} d_k / G_k
 
-    its martingale residual, negative. (These are centred within a random batch, since F does not change if all h rise
-    alike.) Batches without events teach as much as others.
+    its martingale residual, negative. Batches without events teach as much as others.
 
     Called as ``loss(risk, time, event)`` with [B] each, events 0 and 1 (or bool), from any loader; an ``index`` may
     follow, and is not needed. Batches are taken as drawn at random from all examples. Ties are Breslow's.
@@ -115,6 +114,9 @@ class BaselineCoxLoss(Loss):
         rule: SOX, SOAP, SCENT or BSGD; see :class:`fcco.SOX`.
         stratified: batches hold fixed numbers of events and of others, as those that
             :class:`fcco.data.PositiveNegativeSampler` draws.
+        centred: F does not change if all h rise alike, and over a pass the gradient of the batches does not ask for it;
+            with True, that of a single random batch does not either. It is for features that are far from 0 on average;
+            where they are standardised, as they should be, it only adds noise.
 
     Raises:
         ValueError: times that do not increase, counts that are none, or a rule that does not suit.
@@ -139,6 +141,7 @@ class BaselineCoxLoss(Loss):
         events: Any,
         rule: Rule = SOAP(gamma=Power(0.5)),  # noqa: B008 (frozen)
         stratified: bool = False,
+        centred: bool = False,
     ) -> None:
         times, events = as_values(times).clone(), as_values(events).clone()
         if times.dim() != 1 or len(times) == 0 or times.dtype == torch.bool:
@@ -156,7 +159,9 @@ class BaselineCoxLoss(Loss):
         self.n_events = int(events.sum())
         if self.n_events > self.n_examples:
             raise ValueError(f"events cannot exceed n = {n}, got {self.n_events}")
-        self.stratified = stratified
+        if stratified and centred:
+            raise ValueError("centred is for batches at random, which stratified ones are not")
+        self.stratified, self.centred = stratified, centred
         self.register_buffer("times", times, persistent=False)
         self.register_buffer("events", events, persistent=False)
         self._digits = times.dtype  # as given: digits that a cast adds are none
@@ -209,21 +214,21 @@ class BaselineCoxLoss(Loss):
         check_floats(risk, "risk", "[B]")
         check_time(time, risk, "risk")
         seen = as_mask(event, "event", risk, "risk", signs=False)
-        risk = self._centred(at_least_float32(risk))
+        risk = at_least_float32(risk)
+        if self.centred and len(risk) > 1:
+            risk = self._centre(risk)
         stands_for = self._stands_for(seen, risk)
         sums = risk_set_sums(risk, stands_for, self._sets(time), self.n)
         share = torch.where(seen, stands_for, 0.0) / self.n_events
         return sums, (share * risk).sum(), share.sum()
 
-    def _centred(self, risk: Tensor) -> Tensor:
+    def _centre(self, risk: Tensor) -> Tensor:
         """The same values, with a gradient that no common part of theirs enters.
 
         Residuals sum to 0 over all examples, so their sum with a gradient is (n - 1) times a covariance, of which that
         of a random batch is an unbiased estimate.
         """
         n, size = self.n_examples, len(risk)
-        if self.stratified or size == 1:
-            return risk
         apart = (risk - risk.mean()) * ((n - 1) * size / (n * (size - 1)))
         return risk.detach() + (apart - apart.detach())
 
