@@ -87,13 +87,18 @@ def steps_in_numpy(batches, risk, gamma, at_old):
     time, event = TIME.numpy(), EVENT.numpy()
     for t, rows in enumerate(batches):
         h, c = risk[t].detach().numpy()[rows], len(TIME) / len(rows)
+        members = np.array([sum(time[i] >= k for i in rows) for k in TIMES])
         estimate = np.array([c * sum(np.exp(h[j]) for j, i in enumerate(rows) if time[i] >= k) for k in TIMES])
+        trusted = np.ones(len(TIMES))
+        limited = seen & (members > 0) & (gamma < 1)
+        trusted[limited] = np.minimum(1, (u * (1 + 8 / np.sqrt(np.maximum(members, 1))))[limited] / estimate[limited])
         new = np.where(seen, (1 - gamma) * u + gamma * estimate, estimate)
         at = np.where(seen, np.maximum(u, gamma * estimate), estimate) if at_old else new
         u, seen = np.where(seen | (estimate > 0), new, u), seen | (estimate > 0)
         gradient = np.zeros(len(TIME))
         for j, i in enumerate(rows):
-            hazard = sum(d / a for k, d, a, s in zip(TIMES, COUNTS, at, seen, strict=True) if s and k <= time[i])
+            terms = zip(TIMES, COUNTS * trusted, at, seen, strict=True)
+            hazard = sum(d / a for k, d, a, s in terms if s and k <= time[i])
             gradient[i] = c * (np.exp(h[j]) * hazard - event[i]) / 5
         found.append(gradient)
     return found, u
@@ -109,6 +114,19 @@ def test_steps_are_those_of_numpy(rule):
         loss_fn(h[batch], TIME[batch], EVENT[batch]).backward()
         np.testing.assert_allclose(h.grad.numpy(), gradient, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(loss_fn.table.u.exp().numpy(), rows, rtol=1e-12)
+
+
+def test_one_huge_risk_weighs_no_more_than_is_likely():
+    """Without a limit its gradient would be that of an estimate 1 / γ times the row."""
+    risk = torch.zeros(len(TIME), dtype=torch.float64)
+    loss_fn = BaselineCoxLoss.from_targets(EVENT, TIME, rule=fcco.SOAP(0.001)).double()
+    loss_fn(risk.clone().requires_grad_(), TIME, EVENT)
+    risk[7] = 50.0
+    risk.requires_grad_()
+    loss_fn(risk, TIME, EVENT).backward()
+    # 8 live to see the first time, 7 the second, then 4 and 2; it makes up nearly all of each sum.
+    at_most = sum(d * (1 + 8 / m**0.5) for d, m in zip(COUNTS, (8, 7, 4, 2), strict=True)) / 5
+    assert 0 < risk.grad[7] < at_most
 
 
 def test_an_index_changes_nothing():

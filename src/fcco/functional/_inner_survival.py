@@ -77,7 +77,7 @@ def cox_inner(
     return settle(masked_logsumexp(logits, at_risk & (stands_for > 0)), known, log=True)
 
 
-def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -> Tensor:
+def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -> tuple[Tensor, Tensor]:
     r"""log of the sum over each of several nested risk sets, as far as the batch knows.
 
     .. math:: G_k = \sum_{j : s_j > k} c_j e^{h_j}
@@ -89,10 +89,11 @@ def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -
         n_sets: K.
 
     Returns:
-        [K], -inf for a set that nobody of the batch belongs to.
+        log G, [K], -inf for a set that nobody of the batch belongs to; and how many do, [K].
 
-    >>> risk_set_sums(torch.zeros(3), torch.ones(3), torch.tensor([1, 0, 3]), 3).exp()
-    tensor([2., 1., 1.])
+    >>> log_sums, members = risk_set_sums(torch.zeros(3), torch.ones(3), torch.tensor([1, 0, 3]), 3)
+    >>> log_sums.exp(), members
+    (tensor([2., 1., 1.]), tensor([2, 1, 1]))
     """
     longest_first = sets.argsort(descending=True, stable=True)
     # Of one that stands for nobody next to nothing is left, rather than -inf, which has no gradient.
@@ -101,7 +102,7 @@ def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -
     members = len(sets) - torch.searchsorted(
         sets[longest_first].flip(0), torch.arange(n_sets, device=sets.device), right=True
     )
-    return torch.cat([sums.new_full((1,), -math.inf), sums])[members]
+    return torch.cat([sums.new_full((1,), -math.inf), sums])[members], members
 
 
 def _strata(seen: Tensor, n: int, n_events: int | None) -> list[tuple[Tensor, int]]:

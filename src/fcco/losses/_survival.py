@@ -87,6 +87,11 @@ class CoxLoss(Loss):
         return self._finish(estimate, index, outer)
 
 
+# An estimate of a sum over m examples weighs in the gradient as if it were at most so many shares of 1 / sqrt(m) above
+# the row: one example with a huge h must not throw off all that has been learned.
+_TRUST = 8.0
+
+
 class BaselineCoxLoss(Loss):
     r"""Negative partial log-likelihood of Cox's proportional hazards, for training data whose times are known.
 
@@ -100,7 +105,8 @@ class BaselineCoxLoss(Loss):
 
     .. math:: e^{h_j} \Lambda(T_j) - E_j, \qquad \Lambda(t) = \sum_{k : t_k \le t} d_k / G_k
 
-    its martingale residual, negative. Batches without events teach as much as others.
+    its martingale residual, negative. Batches without events teach as much as others. (A sum over m examples of the
+    batch that is more than 1 + 8 / sqrt(m) times its row has the gradient it would have there: it comes from one huge h.)
 
     Called as ``loss(risk, time, event)`` with [B] each, events 0 and 1 (or bool), from any loader; an ``index`` may
     follow, and is not needed. Batches are taken as drawn at random from all examples. Ties are Breslow's.
@@ -190,13 +196,14 @@ class BaselineCoxLoss(Loss):
         if not (self.training and torch.is_grad_enabled()):
             return self._finish(self._make(cox_inner, risk, time, event), torch.arange(len(risk), device=risk.device))
         (risk, time, event), _ = self._pool(risk, time, event, gather=True)
-        sums, seen, total = self._make(self._look, risk, time, event)
+        sums, members, seen, total = self._make(self._look, risk, time, event)
         table = self.table.full()
         visited = table.visited(None).bool().to(sums.device)
         held = table.read(None, cold=-math.inf).to(sums)
         rate = self.coupled.rule.rate
         known = sums > -math.inf
         if not (isinstance(rate, float) and rate == 1.0):
+            sums = _at_most(held + torch.log1p(_TRUST * members.to(sums.dtype).rsqrt()), sums, known & visited)
             known = known | visited
         weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
         # The number of events in a batch is chance, and not to be multiplied by how large h is altogether.
@@ -209,8 +216,8 @@ class BaselineCoxLoss(Loss):
             sums, rows, weight, seen = sums[mine], rows[mine], weight[mine], seen * (ranks.size * (ranks.rank == 0))
         return self._couple(sums, rows, weight=weight) - seen
 
-    def _look(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the batch knows: log of the sums over risk sets [K], the mean of h over events, and that of 1."""
+    def _look(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log of the sums over risk sets [K], of how many each is, the mean of h over events, and that of 1."""
         check_floats(risk, "risk", "[B]")
         check_time(time, risk, "risk")
         seen = as_mask(event, "event", risk, "risk", signs=False)
@@ -218,9 +225,9 @@ class BaselineCoxLoss(Loss):
         if self.centred and len(risk) > 1:
             risk = self._centre(risk)
         stands_for = self._stands_for(seen, risk)
-        sums = risk_set_sums(risk, stands_for, self._sets(time), self.n)
+        sums, members = risk_set_sums(risk, stands_for, self._sets(time), self.n)
         share = torch.where(seen, stands_for, 0.0) / self.n_events
-        return sums, (share * risk).sum(), share.sum()
+        return sums, members, (share * risk).sum(), share.sum()
 
     def _centre(self, risk: Tensor) -> Tensor:
         """The same values, with a gradient that no common part of theirs enters.
@@ -253,6 +260,13 @@ class BaselineCoxLoss(Loss):
         """
         at_risk = self.table.full().read(None, cold=math.inf).to(self.events.device)
         return self.times.clone(), (self.events * torch.exp(-at_risk)).cumsum(0)
+
+
+def _at_most(limit: Tensor, sums: Tensor, where: Tensor) -> Tensor:
+    """The same values, with the gradient of e^sums scaled down to what it is at the limit."""
+    apart = sums - sums.detach()
+    scale = (limit - sums.detach()).clamp(max=0.0).exp()
+    return torch.where(where, sums.detach() + apart * torch.where(where, scale, 1.0), sums)
 
 
 def _thin(times: Tensor, events: Tensor, most: int) -> tuple[Tensor, Tensor]:
