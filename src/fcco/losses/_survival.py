@@ -105,8 +105,8 @@ class BaselineCoxLoss(Loss):
 
     .. math:: e^{h_j} \Lambda(T_j) - E_j, \qquad \Lambda(t) = \sum_{k : t_k \le t} d_k / G_k
 
-    its martingale residual, negative. Batches without events teach as much as others. (A sum over m examples of the
-    batch that is more than 1 + 8 / sqrt(m) times its row has the gradient it would have there: it comes from one huge h.)
+    its martingale residual, negative. Batches without events teach as much as others. (A sum over m examples of a
+    batch that exceeds its row by a factor of 1 + 8 / sqrt(m) has the gradient it would have there: some h is huge.)
 
     Called as ``loss(risk, time, event)`` with [B] each, events 0 and 1 (or bool), from any loader; an ``index`` may
     follow, and is not needed. Batches are taken as drawn at random from all examples. Ties are Breslow's.
