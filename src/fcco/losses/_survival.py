@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fcco._checks import shape_of, whole_number
 from fcco._rules import SOAP, Rule
+from fcco._table import InnerTable
 from fcco.functional._checks import as_mask, check_floats, check_time, refuse_where
 from fcco.functional._inner import OwnTerm, check_own_term, stratum_weight
 from fcco.functional._inner_survival import cox_inner, risk_set_sums
@@ -203,7 +204,8 @@ class BaselineCoxLoss(Loss):
         rate = self.coupled.rule.rate
         known = sums > -math.inf
         if not (isinstance(rate, float) and rate == 1.0):
-            sums = _at_most(held + torch.log1p(_TRUST * members.to(sums.dtype).rsqrt()), sums, known & visited)
+            soon = self._soon(table, held, sums.detach())
+            sums = _at_most(soon + torch.log1p(_TRUST * members.to(sums.dtype).rsqrt()), sums, known & visited)
             known = known | visited
         weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
         # The number of events in a batch is chance, and not to be multiplied by how large h is altogether.
@@ -215,6 +217,11 @@ class BaselineCoxLoss(Loss):
             mine = slice(self.n if ranks.rank == 0 else 0)
             sums, rows, weight, seen = sums[mine], rows[mine], weight[mine], seen * (ranks.size * (ranks.rank == 0))
         return self._couple(sums, rows, weight=weight) - seen
+
+    def _soon(self, table: InnerTable, held: Tensor, sums: Tensor) -> Tensor:
+        """[K]: what the rows will be after this step, by a moving average."""
+        rate = torch.as_tensor(self.coupled._rate(table, None)).to(sums).clamp(max=1.0)
+        return torch.logaddexp(held + torch.log1p(-rate), sums + rate.log())
 
     def _look(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Log of the sums over risk sets [K], of how many each is, the mean of h over events, and that of 1."""
