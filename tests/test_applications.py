@@ -48,6 +48,12 @@ def test_a_rate_at_which_another_seed_diverges_is_not_taken():
     assert by_objective.lr == 0.5
 
 
+@pytest.mark.parametrize("result", [DIVERGED, Result(math.nan, math.nan, math.nan)], ids=["diverged", "NaN"])
+def test_a_method_that_never_works_has_results_that_say_so(result):
+    for tuned in tune(lambda lr, seed: result, 1.0, 3):
+        assert tuned.results == [result] * 3
+
+
 def test_the_excess_is_over_the_exact_minimum():
     table = entries(ours=(1.1, 1.1, 1.1), theirs=(1.4, 1.4, 1.4))
     assert floor(table) == 1.0

@@ -162,20 +162,20 @@ def tune(run: Run, start: float, seeds: int, limit: int = LIMIT) -> tuple[Tuned,
     """
     known: dict[tuple[float, int], Result] = {}
 
-    def score(lr: float, seed: int, of: Score) -> float:
+    def at(lr: float, seed: int) -> Result:
         if (lr, seed) not in known:
             known[lr, seed] = run(lr, seed)
-        return of(known[lr, seed])
+        return known[lr, seed]
 
     def best(of: Score, first: float) -> float:
-        lr = walk(lambda lr: score(lr, 0, of), first, limit)
-        return _descend(lambda lr: fmean(score(lr, seed, of) for seed in range(seeds)), lr)
+        lr = walk(lambda lr: of(at(lr, 0)), first, limit)
+        return _descend(lambda lr: fmean(of(at(lr, seed)) for seed in range(seeds)), lr)
 
-    def at(lr: float) -> Tuned:
-        return Tuned(lr, [known[lr, seed] for seed in range(seeds)])
+    def finish(lr: float) -> Tuned:
+        return Tuned(lr, [at(lr, seed) for seed in range(seeds)])
 
     by_objective = best(_objective, start)
-    return at(by_objective), at(best(_error, by_objective))
+    return finish(by_objective), finish(best(_error, by_objective))
 
 
 def walk(score: Callable[[float], float], start: float, limit: int) -> float:
@@ -199,7 +199,7 @@ def walk(score: Callable[[float], float], start: float, limit: int) -> float:
 def _descend(score: Callable[[float], float], start: float) -> float:
     best = start
     for _ in range(LIMIT):
-        if score(best) < math.inf and score(best / 2) >= score(best):
+        if score(best) != math.inf and not score(best / 2) < score(best):
             break
         best /= 2
     return best
