@@ -102,7 +102,7 @@ APPLICATION = Application(
         "noise, whose variance for each feature the rows name. A linear model from 0, L2 penalty 1e-3; "
         "`MovingAverageSGD(beta=0.1)`, cosine lr. *InvariantLogisticLoss* has its default rule and draws one "
         "observation a visit; *BSGD* is the same without a table, with 1, 4 or 16 draws a visit and accordingly fewer "
-        "visits: passes count draws for each training row, equally many for all."
+        "visits: passes count draws for each training row, equally many for all. The default was chosen on these rows."
     ),
     objective="logistic loss of the mean score, with its penalty",
     metric="area under the ROC curve",

@@ -156,7 +156,7 @@ APPLICATION = Application(
         "second row of usps (2,916), sensorless (200 rows of each class, of which 1,320 train; features within five "
         "deviations). The start are principal components; `MovingAverageSGD(beta=0.1)`, a cosine lr, random batches. "
         "Two objectives: *mean p* is `NCALoss` with its defaults; *mean log p* has `log_likelihood=True`, with its "
-        "default too. *in-batch NCA* takes the batch for the population. *scikit-learn* is its NCA on all rows, 50 "
+        "default too, which was chosen on these rows. *in-batch NCA* takes the batch for the population. *scikit-learn* is its NCA on all rows, 50 "
         "iterations of L-BFGS for the mean of p, each of them on all pairs, so that its memory grows with the square "
         "of the rows. *scikit-learn, 2,000 rows* has a random part of the training rows, where there "
         "are more. *PCA* is where all start."
