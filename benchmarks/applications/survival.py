@@ -190,8 +190,8 @@ APPLICATION = Application(
         "passed over (pycox's loss is NaN there). *Summed* it is divided by a constant instead, so that all events "
         "weigh alike. "
         "*exact optimum*: L-BFGS on all data, where `CoxRegressor` ends too. *full batch*: 200 steps of Adam on all "
-        "data, which sees 20 to 40 times as many examples. The schedule of *BaselineCoxLoss*, and its limit on huge risks, "
-        "were chosen on some of these rows."
+        "data, which sees 20 to 40 times as many examples. The schedule of *BaselineCoxLoss*, and its limit on huge "
+        "risks, were chosen on some of these rows."
     ),
     objective="partial likelihood: negative, per event",
     metric="concordance",
