@@ -46,8 +46,8 @@ def test_names_are_rules():
     assert Choice("SOX .5").rule(10) == fcco.SOX(0.5)
     assert Choice("SOAP .7 exact").rule(10) == fcco.SOAP(0.7)
     assert Choice("SOAP cos .1").rule(10) == fcco.SOAP(fcco.schedules.Cosine(0.1, 5))
-    assert Choice("SOAP mean").rule(10) == fcco.SOAP(fcco.schedules.RunningMean())
-    assert Choice("SOAP root").rule(10) == fcco.SOAP(fcco.schedules.Power(0.5))
+    assert Choice("SOAP mean 0").rule(10) == fcco.SOAP(fcco.schedules.RunningMean())
+    assert Choice("SOAP power .5").rule(10) == fcco.SOAP(fcco.schedules.Power(0.5))
     assert [Choice(name).own_term["own_term"] for name in ("SOAP .7", "SOAP .7 exact", IN_BATCH)] == [
         "sampled",
         "exact",
@@ -61,7 +61,17 @@ RUNS = [
     (Row("p_norm_push", "breast cancer", 32, 3), 0.02),
     (Row("nca", "digits", 128, 2), 4.0),
 ]
-SETTINGS = (IN_BATCH, "SOAP .3", "SOX .1", "letter .3", "SOAP cos .1", "SOAP mean", "SOAP root")
+SETTINGS = (
+    IN_BATCH,
+    "SOAP .3",
+    "SOX .1",
+    "letter .3",
+    "SOAP cos .1",
+    "SOAP mean 0",
+    "SOAP mean .2",
+    "SOAP power .5",
+    "SOAP power .1",
+)
 
 
 @pytest.mark.parametrize(("row", "lr"), RUNS, ids=[row.objective for row, _ in RUNS])

@@ -14,7 +14,7 @@ IN_BATCH = "in-batch"
 
 
 class Choice(Setting):
-    """A setting by its name: as in ``_task``, and "letter .1", SOX as the paper has it, "SOAP mean", "SOAP root".
+    """A setting by its name: as in ``_task``, and "letter .1", SOX as the paper has it.
 
     The own term is sampled unless the name ends with "exact".
     """
@@ -27,11 +27,7 @@ class Choice(Setting):
     def rule(self, steps: int) -> fcco.Rule:
         """The rule of the table."""
         kind, *rest = self.name.split()
-        if kind == "letter":
-            return fcco.SOX(float(rest[0]), safeguard=False)
-        if rest[:1] == ["mean"]:
-            return fcco.SOAP(fcco.schedules.RunningMean())
-        return fcco.SOAP(fcco.schedules.Power(0.5)) if rest[:1] == ["root"] else super().rule(steps)
+        return fcco.SOX(float(rest[0]), safeguard=False) if kind == "letter" else super().rule(steps)
 
 
 @dataclass(frozen=True)
@@ -209,7 +205,7 @@ def by_own_term(problem: Problem) -> list[Line]:
 
 def by_schedule(problem: Problem) -> list[Line]:
     names = {"SOAP .1": "const .1", "SOAP .5": "const .5", "SOAP cos .1": "cos to .1", "SOAP cos .5": "cos to .5"}
-    names |= {"SOAP root": "1/√visits", "SOAP mean": "1/visits"}
+    names |= {"SOAP power .5": "1/√visits", "SOAP mean 0": "1/visits"}
     x = tuple(names.values())
     return [line(problem, f"{k} visits", tuple(names), x, k) for k in problem.few_and_many] + references(problem, x)
 

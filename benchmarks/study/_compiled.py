@@ -26,7 +26,6 @@ Array = NDArray[Any]
 OBJECTIVES = ("cox", "nca", "average_precision", "p_norm_push")
 COX, NCA, PRECISION, PUSH = range(4)
 BSGD, SOAP, SOX, LETTER = range(4)
-GIVEN, MEAN, ROOT = range(3)  # gamma of a step, or by the visits of a row
 LOWEST = math.log(float(torch.finfo(torch.float32).tiny))  # as in fcco.SOX
 POWER = 4.0  # of p-norm push
 
@@ -41,11 +40,12 @@ class Data(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How the table is updated; ``gamma`` has a rate for every step."""
+    """How the table is updated: ``gamma`` has a rate for every step, unless it is visits ** -exponent, or the floor."""
 
     code: int
-    schedule: int
     gamma: Array
+    exponent: float
+    floor: float
     own_exact: bool
 
 
@@ -60,10 +60,8 @@ class Table(NamedTuple):
 def _read_and_write(rule: Rule, log: bool, t: int, table: Table, row: int, estimate: Array, at: Array) -> None:
     """Update a row of the table; ``at`` gets the place where f is differentiated."""
     gamma = rule.gamma[t]
-    if rule.schedule == MEAN:
-        gamma = 1.0 / (table.visits[row] + 1.0)
-    elif rule.schedule == ROOT:
-        gamma = 1.0 / math.sqrt(table.visits[row] + 1.0)
+    if rule.exponent > 0:
+        gamma = max((table.visits[row] + 1.0) ** -rule.exponent, rule.floor)
     for k in range(len(estimate)):
         new = estimate[k]
         old = new if table.visits[row] == 0 else table.u[row, k]
@@ -225,13 +223,12 @@ def compile_rule(choice: Choice, steps: int) -> Rule:
     rule: Any = choice.rule(steps)
     own_exact = choice.own_term["own_term"] == "exact"
     if isinstance(rule, fcco.BSGD):
-        return Rule(BSGD, GIVEN, np.ones(steps), own_exact)
+        return Rule(BSGD, np.ones(steps), 0.0, 0.0, own_exact)
     code = SOAP if isinstance(rule, fcco.SOAP) else SOX if rule.safeguard else LETTER
     if isinstance(rule.gamma, fcco.schedules.RunningMean | fcco.schedules.Power):
-        schedule = MEAN if isinstance(rule.gamma, fcco.schedules.RunningMean) else ROOT
-        return Rule(code, schedule, np.ones(steps), own_exact)
+        return Rule(code, np.ones(steps), getattr(rule.gamma, "exponent", 1.0), rule.gamma.floor, own_exact)
     gamma = [rule.gamma(t) if callable(rule.gamma) else rule.gamma for t in range(steps)]
-    return Rule(code, GIVEN, np.array(gamma, dtype=np.float64), own_exact)
+    return Rule(code, np.array(gamma, dtype=np.float64), 0.0, 0.0, own_exact)
 
 
 @lru_cache(maxsize=64)

@@ -233,7 +233,7 @@ class CoupledLoss(nn.Module):
         space = LOG_ARRAYS if self.log else PLAIN_ARRAYS
         update: Any = self.rule.update
         estimate: Any = inner
-        new, at = update(old, Batch(estimate, None, self._rate(table, None), self.n_outer / len(rows), space))
+        new, at = update(old, Batch(estimate, None, self.rate(table, None), self.n_outer / len(rows), space))
         table.write_arrays(rows, new)
         return new, at
 
@@ -329,14 +329,14 @@ class CoupledLoss(nn.Module):
             distinct = held.where.to(estimate.dtype).sum()
         else:
             distinct = estimate.shape[0]
-        rate = self._rate(table, held.rows)
+        rate = self.rate(table, held.rows)
         if route is None:
             return Batch(estimate, previous, rate, self.n_outer / _at_least_one(distinct), space)
         coverage: Any = lambda: self.n_outer / _at_least_one(route.over_all(distinct))  # noqa: E731
         return LazyBatch(estimate, previous, rate, coverage, space)
 
-    def _rate(self, table: InnerTable, tracked: Tensor | None) -> Rate:
-        """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row."""
+    def rate(self, table: InnerTable, tracked: Tensor | None) -> Rate:
+        """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row (None: all rows)."""
         schedule = self.rule.rate
         if not callable(schedule):
             return schedule

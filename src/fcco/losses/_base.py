@@ -120,6 +120,11 @@ class Loss(nn.Module):
         group = self.coupled.group() if (layout.gather if gather is None else gather) else None
         return (batch, None) if group is None else gather_batch(group, batch)
 
+    def _once(self, *columns: Tensor) -> Sequence[Tensor]:
+        """Rows that all ranks have alike, which one rank is enough for: the others have none of them."""
+        ranks = self.coupled.group()
+        return columns if ranks is None or ranks.rank == 0 else [column[:0] for column in columns]
+
     def _is_empty(self, values: Any) -> bool:
         """Whether this rank has no part in a batch that other ranks may have."""
         return isinstance(values, Tensor) and values.shape[:1] == (0,) and self.coupled.group() is not None

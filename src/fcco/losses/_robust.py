@@ -143,11 +143,7 @@ class GroupDROLoss(Loss):
             table = self.table.full()
             known = present | table.visited(None).bool()
             inner = torch.where(present, inner, table.read(None, cold=0.0).to(losses.dtype))
-        everyone = torch.arange(self.n, device=losses.device)
-        ranks = self.coupled.group()
-        if ranks is not None and ranks.rank > 0:
-            # All groups are in one f, which one rank is enough for.
-            inner, everyone, present, known = inner[:0], everyone[:0], present[:0], known[:0]
+        inner, everyone, present, known = self._once(inner, torch.arange(self.n, device=losses.device), present, known)
         return self._couple(inner, everyone, weight=present, sample=known)
 
     def _presence(self, present: Tensor, losses: Tensor) -> Tensor:

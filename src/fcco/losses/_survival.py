@@ -211,16 +211,15 @@ class BaselineCoxLoss(Loss):
         # The number of events in a batch is chance, and not to be multiplied by how large h is altogether.
         level = torch.where(visited[0], held[0], sums.detach()[0]) - math.log(self.n_examples)
         seen = seen - torch.where(level > -math.inf, level, 0.0) * (total - 1)
-        rows, ranks = torch.arange(self.n, device=risk.device), self.coupled.group()
-        if ranks is not None:
-            # The rows are those of the batch of all ranks, which one rank is enough for.
-            mine = slice(self.n if ranks.rank == 0 else 0)
-            sums, rows, weight, seen = sums[mine], rows[mine], weight[mine], seen * (ranks.size * (ranks.rank == 0))
-        return self._couple(sums, rows, weight=weight) - seen
+        ranks = self.coupled.group()
+        parts = 1 if ranks is None else ranks.size  # the mean over ranks divides by it
+        rows = torch.arange(self.n, device=risk.device)
+        sums, rows, weight, seen = self._once(sums, rows, weight, parts * seen.unsqueeze(0))
+        return self._couple(sums, rows, weight=weight) - seen.sum()
 
     def _soon(self, table: InnerTable, held: Tensor, sums: Tensor) -> Tensor:
         """[K]: what the rows will be after this step, by a moving average."""
-        rate = torch.as_tensor(self.coupled._rate(table, None)).to(sums).clamp(max=1.0)
+        rate = torch.as_tensor(self.coupled.rate(table, None)).to(sums).clamp(max=1.0)
         return torch.logaddexp(held + torch.log1p(-rate), sums + rate.log())
 
     def _look(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
