@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import fcco
-from fcco.data import Indexed, PositiveNegativeSampler
+from fcco.data import Indexed, PositiveNegativeSampler, ResumableLoader
 
 pl = pytest.importorskip("lightning.pytorch")
 
@@ -35,20 +35,21 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(callback, model, epochs=2, resume=None):
+def fit(callback, model, epochs=2, resume=None, make_loader=DataLoader, saver=None, **workers):
     torch.manual_seed(0)
     sampler = PositiveNegativeSampler(Y, batch=8)
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
         logger=False,
-        callbacks=[callback],
+        callbacks=[callback, *([saver] if saver else [])],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
-    trainer.fit(model, DataLoader(Indexed(TensorDataset(X, Y)), batch_sampler=sampler), ckpt_path=resume)
+    loader = make_loader(Indexed(TensorDataset(X, Y)), batch_sampler=sampler, **workers)
+    trainer.fit(model, loader, ckpt_path=resume)
     return trainer, sampler
 
 
@@ -81,6 +82,27 @@ def test_resumes_with_the_table(inside, tmp_path):
     assert resumed.table.step == whole.table.step == 4 * 3
 
 
+class SaveAt(pl.Callback):
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}], ids=["alone", "workers"])
+@pytest.mark.parametrize("step", [2, 3, 4])  # of 3 an epoch
+def test_resumes_in_mid_epoch(step, workers, tmp_path):
+    options = {"epochs": 3, "make_loader": ResumableLoader, **workers}
+    whole, model, callback = make(inside=True)
+    fit(callback, model, saver=SaveAt(step, tmp_path / "some.ckpt"), **options)
+    resumed, model, callback = make(inside=True)
+    fit(callback, model, resume=tmp_path / "some.ckpt", **options)
+    assert torch.equal(resumed.table.u, whole.table.u)
+    assert resumed.table.step == whole.table.step == 3 * 3
+
+
 def test_refuses_a_module_without_a_table():
     with pytest.raises(ValueError, match="Model holds no loss with a table"):
         fit(TableCallback(), Model(torch.nn.BCELoss(), inside=True))
@@ -96,4 +118,29 @@ def test_watches_nothing_when_told_so():
     _, model, _ = make(inside=True)
     callback = TableCallback(every=0)
     fit(callback, model)
+    assert callback.monitors == {}
+
+
+def test_reports_every_so_many_steps_and_stops_watching_at_the_end():
+    loss_fn, model, _ = make(inside=True)
+    callback = TableCallback(every=4)
+    fit(callback, model, epochs=3)
+    (monitor,) = callback.monitors.values()
+    assert [figures["step"] for figures in monitor.history] == [4, 8]
+    loss_fn(torch.zeros(2, requires_grad=True), torch.tensor([1, 0]), [0, 1])
+    assert int(monitor._steps) == 9  # of the run; the step after it was not seen
+
+
+def test_reports_can_be_plotted_after_the_run():
+    pytest.importorskip("matplotlib")
+    _, model, callback = make(inside=True)
+    trainer, _ = fit(callback, model)
+    (monitor,) = callback.monitors.values()
+    assert {line.get_label() for panel in monitor.plot().axes for line in panel.lines} >= {"gamma", "never seen"}
+    assert not any(name.endswith("/step") for name in trainer.logged_metrics)
+
+
+def test_watches_no_run_but_a_fit():
+    _, model, callback = make(inside=True)
+    callback.setup(None, model, "validate")
     assert callback.monitors == {}

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
 from fcco._coupled import CoupledLoss
 from fcco.diagnostics import Monitor
 from fcco.distributed import full_state_dict
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ModuleNotFoundError as missing:
+    raise ImportError("fcco.integrations.lightning needs Lightning: pip install 'fcco[ecosystem]'") from missing
 
 __all__ = ["TableCallback"]
 
@@ -80,9 +84,8 @@ class TableCallback(Callback):
         if not self.monitors or trainer.global_step % self.every:
             return
         for name, monitor in self.monitors.items():
-            figures = monitor.report()
-            del figures["step"]
-            pl_module.log_dict({f"fcco/{name}/{figure}": value for figure, value in figures.items()})
+            figures = monitor.report().items()
+            pl_module.log_dict({f"fcco/{name}/{figure}": value for figure, value in figures if figure != "step"})
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stop watching; ``monitors`` keep what they saw."""

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from skorch import NeuralNet
-from skorch.dataset import Dataset
 from torch import Tensor
+
+try:
+    from skorch import NeuralNet
+    from skorch.dataset import Dataset
+except ModuleNotFoundError as missing:
+    raise ImportError("fcco.integrations.skorch needs skorch: pip install 'fcco[ecosystem]'") from missing
 
 __all__ = ["IndexedDataset", "TableNet"]
 
