@@ -40,18 +40,20 @@ class Sizes:
     returned: int  # r, of what the rule makes: 1, or 2 where f is differentiated elsewhere (SOX)
     argument: int = 0  # a, bytes a row of the gathered arguments; 0: nothing is gathered
     gradient: int = 0  # b, those that are differentiable
+    own_outer: bool = False  # whether f is the caller's, which ranks wait for before they write
 
     def messages(self, sharded: bool) -> int:
         """Collective operations a step, backward included."""
-        return (3 if self.argument else 0) + (3 if sharded else 2)
+        return (3 if self.argument else 0) + (3 if sharded else 2) + self.own_outer
 
     def bytes(self, sharded: bool) -> float:
         """Bytes that a rank sends in a step, backward included; the mean, where it depends on who has which row."""
         k, rows = self.ranks, self.batch * (self.ranks - 1)
-        pooled = 24 * (k - 1) + (self.argument + self.gradient) * rows if self.argument else 0
+        pooled = 32 * (k - 1) + (self.argument + self.gradient) * rows if self.argument else 0
+        waited = 32 * (k - 1) if self.own_outer else 0
         if sharded:
-            return pooled + 40 * (k - 1) + (8 + 4 * self.dim + 4 * self.dim * self.returned) * rows / k
-        return pooled + 32 * (k - 1) + (9 + 4 * self.dim) * rows
+            return pooled + waited + 40 * (k - 1) + (8 + 4 * self.dim + 4 * self.dim * self.returned) * rows / k
+        return pooled + waited + 32 * (k - 1) + (9 + 4 * self.dim) * rows
 
 
 def table_bytes(n: int, ranks: int, dim: int, sharded: bool) -> float:
@@ -85,7 +87,7 @@ def counting() -> Iterator[list[int]]:
 
 N, WIDTH = 10**5, 32
 KINDS: dict[str, tuple[Callable[[], torch.nn.Module], Sizes]] = {
-    "CoupledLoss, SOX": (lambda: fcco.CoupledLoss(torch.log1p, N), Sizes(0, 0, dim=1, returned=2)),
+    "CoupledLoss, SOX": (lambda: fcco.CoupledLoss(torch.log1p, N), Sizes(0, 0, dim=1, returned=2, own_outer=True)),
     "ContrastiveLoss": (
         lambda: fcco.losses.ContrastiveLoss(N),
         Sizes(0, 0, dim=2, returned=1, argument=2 * 4 * WIDTH + 8, gradient=2 * 4 * WIDTH),
@@ -119,12 +121,13 @@ def count(rank: int, world: int, name: str, sharded: bool, batch: int, steps: in
     return counts[0] / steps, counts[1] / steps
 
 
-def step_time(rank: int, world: int, name: str, sharded: bool, n: int, batch: int, rounds: int) -> float:
-    """Median seconds of a step of a loss whose rows have all been visited."""
+def step_time(rank: int, world: int, waits: bool, sharded: bool, n: int, batch: int, rounds: int) -> float:
+    """Median seconds of a step of a loss whose rows have all been visited; whether ranks wait for f."""
     loss_fn = fcco.distributed.configure(fcco.CoupledLoss(torch.log1p, n), sharded=sharded)
+    loss_fn.outer_may_fail = waits
     loss_fn.table.u.fill_(1.0)
     loss_fn.table.visits.fill_(True)
-    return median_time(lambda: call(name, loss_fn, batch, n), rounds)
+    return median_time(lambda: call("", loss_fn, batch, n), rounds)
 
 
 def throughput(rank: int, world: int, batch: int, rounds: int) -> float:
@@ -199,9 +202,10 @@ def report_prediction(n: int = 10**9, world: int = 64, batch: int = 256) -> None
 
 def report_times(rounds: int, largest: int) -> None:
     sizes = [n for n in (10**4, 10**6, 10**8) if n <= largest]
-    jobs = [("", sharded, n, 256, rounds) for sharded, n in [(False, 10**6), *((True, n) for n in sizes)]]
-    replicated, *by_n = [max(ranks) for ranks in run_ranks(step_time, 2, jobs)]
+    kinds = [(False, False, 10**6), (True, False, 10**6), *((False, True, n) for n in sizes)]
+    replicated, waiting, *by_n = [max(r) for r in run_ranks(step_time, 2, [(*kind, 256, rounds) for kind in kinds])]
     print(f"\nCoupledLoss, 2 ranks of 256 rows: {replicated * 1e3:.2f} ms a step with a replicated table of 10^6 rows")
+    print(f"with an f that may fail: {waiting * 1e3:.2f} ms, {waiting / replicated:.2f} times as long")
     for n, seconds in zip(sizes, by_n, strict=True):
         print(f"sharded, n = {n:.0e}: {seconds * 1e3:.2f} ms, {seconds / replicated:.2f} times as long")
     one, two = (run_ranks(throughput, world, [(256, rounds)])[0] for world in (1, 2))

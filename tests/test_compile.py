@@ -63,6 +63,21 @@ def test_compiled_checks_raise_and_change_nothing(inner, index):
     assert not loss_fn.table.visits.any()
 
 
+@pytest.mark.parametrize("rule", [fcco.SOX(0.3, safeguard=False), fcco.SCENT()], ids=str)
+def test_compiled_gradients_are_checked(rule):
+    """Backwards, before they reach the weights."""
+    loss_fn = make_loss((rule, True, 1))
+    step = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")
+    for height in (-100.0, 0.0):
+        inner = torch.tensor([height, 0.0], requires_grad=True)
+        loss = step(inner, torch.tensor([0, 1]))
+        if height < 0:
+            loss.backward()
+    with pytest.raises(RuntimeError, match=r"the gradient of inner is too large: .* does not bound g / u"):
+        loss.backward()
+    assert inner.grad is None
+
+
 def test_compiled_schedules_are_checked():
     loss_fn = make_loss((fcco.SOX(lambda step: 1.5 + step), False, 1))
     step = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")
@@ -125,8 +140,9 @@ def test_grad_scaler():
     assert weights[0] != 1.0
 
 
-def test_float64_compiles():
-    case = (fcco.SOX(0.3), False, 2)
+@pytest.mark.parametrize("gamma", [0.3, lambda step: 1 / (3 + step)], ids=["constant", "schedule"])
+def test_float64_compiles(gamma):
+    case = (fcco.SOX(gamma), False, 2)
     loss_fn = make_loss(case).double()
     values = run(torch.compile(loss_fn, fullgraph=True, backend="aot_eager"), case)
     torch.testing.assert_close(values, run(make_loss(case), case), rtol=1e-12, atol=1e-12)

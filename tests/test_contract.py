@@ -230,7 +230,8 @@ class TestBatch:
             for part in (slice(0, 2), slice(2, 4)):
                 (halves(again[part], index[part], **{k: v[part] for k, v in extra.items()}) / 2).backward()
             torch.testing.assert_close(again.grad, inner.grad, rtol=1e-12, atol=1e-12)
-        assert torch.equal(whole.table.u, halves.table.u)
+        # Not bit for bit: torch takes other instructions for the last few elements of a tensor than for the others.
+        torch.testing.assert_close(whole.table.u, halves.table.u, rtol=1e-14, atol=1e-15)
 
 
 class TestState:
@@ -311,14 +312,23 @@ class TestLogSpace:
 
     @pytest.mark.parametrize("case", LOG_CASES, ids=case_id)
     def test_jumps_of_any_size_stay_finite(self, case):
-        loss_fn = make_loss(case)
+        """Rules that do not bound g / u refuse a jump whose gradient would not be finite for long."""
+        loss_fn, refused = make_loss(case), 0
         for height in (0.0, 1e4, -1e4, 0.0, 80.0, -80.0):
             inner, index, extra = make_batch(case, batch=10)
             inner = (inner.detach() + height).requires_grad_()
-            loss = loss_fn(inner, index, **extra)
+            before = state(loss_fn)
+            try:
+                loss = loss_fn(inner, index, **extra)
+            except fcco.NotFiniteError:
+                refused += 1
+                assert same(before, state(loss_fn))
+                continue
             loss.backward()
             assert loss.isfinite()
-            assert inner.grad.isfinite().all()
+            assert inner.grad.abs().max() <= 2.0**64
+        # A row of SCENT falls no lower than to 1 / alpha, so that these jumps do not find it far down.
+        assert (refused > 0) == (case[0] == fcco.SOX(gamma=0.3, safeguard=False))
 
     @pytest.mark.parametrize("case", LOG_CASES, ids=case_id)
     def test_absent_neighbours_carry_no_gradient(self, case):
@@ -328,7 +338,11 @@ class TestLogSpace:
             inner, index, extra = make_batch(case, seed=seed, rows=[0, 1, 2])
             with torch.no_grad():
                 (inner if case[2] == 1 else inner[:, 0])[seed % 3] = -math.inf
-            loss_fn(inner, index, **extra).backward()
+            try:
+                loss_fn(inner, index, **extra).backward()
+            except fcco.NotFiniteError:  # by the letter, log leaves 0 at an infinite slope
+                assert not case[0].bounded
+                continue
             assert inner.grad.isfinite().all()
             assert not inner.grad[inner == -math.inf].any()
             assert not loss_fn.table.u.isnan().any()
@@ -340,12 +354,83 @@ class TestLogSpace:
         loss_fn(inner, [0, 1]).backward()
         assert inner.grad.tolist() == [0.0, 0.25]
 
-    def test_scent_recovers_from_a_tiny_row(self):
-        loss_fn = fcco.CoupledLoss(lambda u: u, 1, rule=fcco.SCENT(1.0), log=True)
-        loss_fn(torch.tensor([-200.0]), [0])
-        inner = torch.tensor([0.0], requires_grad=True)
+    def test_scent_leaves_zero(self):
+        """A row at g = 0 has the rate 0: it takes its next estimate as a new one does."""
+        loss_fn = fcco.CoupledLoss(torch.exp, 2, rule=fcco.SCENT(1.0), log=True)
+        loss_fn(torch.tensor([-math.inf, 0.0]), [0, 1])
+        inner = torch.tensor([2.0, 0.0], requires_grad=True)
+        loss_fn(inner, [0, 1]).backward()
+        assert loss_fn.table.u.tolist() == [2.0, 0.0]
+        torch.testing.assert_close(inner.grad, torch.tensor([math.exp(2) / 2, 0.5]))
+
+    @pytest.mark.parametrize("jump", [1.0, 20.0, 44.0, 46.0, 100.0, 1000.0])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_the_weight_of_scent_is_its_rate_turned_over(self, jump, dtype):
+        """g / u is at most 1 / gamma = 1 + 1 / (alpha u) with u as it was, which no number bounds."""
+        loss_fn = fcco.CoupledLoss(lambda u: u, 4, rule=fcco.SCENT(1.0), log=True)
+        loss_fn(torch.tensor([-jump], dtype=dtype), [3])
+        inner = torch.tensor([0.0], dtype=dtype, requires_grad=True)
+        before = state(loss_fn)
+        if jump < 45:
+            loss_fn(inner, [3]).backward()
+            assert inner.grad.item() == pytest.approx((1 + math.exp(jump)) / 2, rel=1e-4)
+            return
+        advice = r"SCENT\(alpha=1.0\) does not bound g / u, as fcco.SOX does"
+        with pytest.raises(fcco.NotFiniteError, match=rf"the gradient of inner\[0\], in row 3, is \S+: {advice}"):
+            loss_fn(inner, [3])
+        assert same(before, state(loss_fn))
+
+    @pytest.mark.parametrize("init", [None, 0.0])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_the_letter_refuses_what_it_cannot_bound(self, init, dtype):
+        """By the letter f = log has the weight e^100, or 1 / 0, and so would the model's gradient."""
+        loss_fn = fcco.CoupledLoss(lambda u: u, 5, rule=fcco.SOX(0.1, safeguard=False), log=True, init=init)
+        if init is None:
+            loss_fn(torch.tensor([0.0, 0.0], dtype=dtype, requires_grad=True), [4, 2])
+        before = state(loss_fn)
+        inner = torch.tensor([0.0, 100.0] if init is None else [1.0, 1.0], dtype=dtype, requires_grad=True)
+        place, row = (1, 2) if init is None else (0, 4)
+        with pytest.raises(
+            fcco.NotFiniteError, match=rf"the gradient of inner\[{place}\], in row {row}, is .* as safeguard=True does"
+        ) as caught:
+            loss_fn(inner, [4, 2])
+        assert (caught.value.name, caught.value.place) == ("gradient", (place,))
+        assert same(before, state(loss_fn))
+        assert inner.grad is None
+
+    def test_the_letter_leaves_zero_where_f_has_a_derivative(self):
+        """-u_1 / u_2 has the slope -1 / u_2 at u_1 = 0, and 1 / u_1 is no obstacle."""
+        loss_fn = make_loss((fcco.SOX(0.1, safeguard=False), True, 2))
+        loss_fn(torch.tensor([[-math.inf, 0.0]], requires_grad=True), [0])
+        inner = torch.tensor([[1.0, 1.0]], requires_grad=True)
         loss_fn(inner, [0]).backward()
-        assert inner.grad.isfinite().all()
+        torch.testing.assert_close(inner.grad, torch.tensor([[-math.e, 0.0]]))
+
+    @pytest.mark.parametrize("rule", [fcco.SOX(0.1, safeguard=False), fcco.SCENT(1.0)], ids=str)
+    def test_gradients_are_looked_at_within_torch_func_too(self, rule):
+        loss_fn, index = fcco.CoupledLoss(lambda u: u, 2, rule=rule, log=True), torch.tensor([0, 1])
+        loss_fn(torch.tensor([0.0, -100.0]), index)
+        buffers = {name: buffer.clone() for name, buffer in loss_fn.named_buffers()}
+
+        def value(inner):
+            return torch.func.functional_call(loss_fn, {name: b.clone() for name, b in buffers.items()}, (inner, index))
+
+        inner = torch.tensor([2.0, -99.0], requires_grad=True)
+        observed = torch.func.grad(value)(inner.detach())
+        loss_fn(inner, index).backward()
+        torch.testing.assert_close(observed, inner.grad)
+        with pytest.raises(RuntimeError, match="the gradient of inner is too large"):
+            torch.func.grad(value)(torch.tensor([0.0, 0.0]))
+
+    def test_looking_at_the_gradient_calls_no_hooks(self):
+        called = []
+        inner = torch.tensor([1.0], requires_grad=True)
+        inner.register_hook(called.append)
+        loss = fcco.CoupledLoss(lambda u: u, 1, rule=fcco.SCENT(1.0), log=True)(inner, [0])
+        assert not called
+        assert inner.grad is None
+        loss.backward()
+        assert len(called) == 1
 
     def test_safeguard_bounds_the_weight(self):
         """With f = log the gradient's weight is g / u <= 1 / gamma, where the paper's letter has e^30."""

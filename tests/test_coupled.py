@@ -68,6 +68,21 @@ class TestOuter:
         assert loss_fn.outer.scale.grad.item() == 3.0
         assert "outer.scale" in loss_fn.state_dict()
 
+    def test_module_with_parameters_is_trained_where_nothing_else_is(self):
+        """Also by a rule whose gradient is looked at, of which there is none here."""
+
+        class Shift(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.shift = nn.Parameter(torch.tensor(3.0))
+
+            def forward(self, u):
+                return self.shift + u
+
+        loss_fn = fcco.CoupledLoss(Shift(), 2, rule=fcco.SCENT(), log=True)
+        loss_fn(torch.tensor([2.0, 4.0]), [0, 1]).backward()
+        assert loss_fn.outer.shift.grad.item() == 1.0
+
     def test_stochastic_outer_is_unbiased(self):
         """f(u; iota) on a sample: the mean of the gradient over all samples is the gradient of f = E f(.; iota)."""
         slopes = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)

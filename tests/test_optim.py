@@ -131,6 +131,8 @@ def test_parameters_without_gradient_stay():
 def test_refuses_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         MovingAverageSGD([make_parameter()], **options)
+    with pytest.raises(ValueError, match=message):
+        MovingAverageSGD([{"params": [make_parameter()], **options}], lr=0.1)
 
 
 def test_refuses_sparse_gradients():

@@ -16,9 +16,10 @@ from fcco import (
     solvers,
     theory,
 )
+from fcco._checks import NotFiniteError
 from fcco._coupled import CoupledLoss
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
-from fcco._table import InnerTable
+from fcco._table import InnerTable, load_anyway
 from fcco.solvers import solve
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "CoupledLoss",
     "InnerTable",
     "Method",
+    "NotFiniteError",
     "Rule",
     "data",
     "datasets",
@@ -44,6 +46,7 @@ __all__ = [
     "distributed",
     "estimators",
     "functional",
+    "load_anyway",
     "losses",
     "optim",
     "projections",

@@ -18,14 +18,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.compiler import is_compiling
 
+# The chain rule multiplies a gradient by others. This one is the square root of the largest float32, so that as large a
+# factor is left for them.
+_LARGEST_GRADIENT = 2.0**64
+
 
 class NotFiniteError(ValueError):
-    """A value that is not finite, and where: ``name[place]`` is ``value``."""
+    """A value that is not finite, or a gradient about to be: ``name[place]`` is ``value``. No state has changed.
 
-    def __init__(self, name: str, place: tuple[int, ...], value: float, log: bool) -> None:
-        also = " (only -inf, g = 0, is legal in log space)" if log else ""
-        super().__init__(f"{name}[{', '.join(map(str, place))}] is {value}, not a finite number{also}")
+    >>> import fcco
+    >>> try:
+    ...     fcco.CoupledLoss(torch.log, n=3)(torch.tensor([1.0, torch.inf]), torch.tensor([0, 2]))
+    ... except fcco.NotFiniteError as error:
+    ...     print(error.name, error.place, error.value)
+    inner (1,) inf
+    """
+
+    def __init__(self, message: str, name: str, place: tuple[int, ...], value: float) -> None:
+        super().__init__(message)
         self.name, self.place, self.value = name, place, value
+
+    def __reduce__(self) -> tuple[type[NotFiniteError], tuple[Any, ...]]:
+        return type(self), (str(self), self.name, self.place, self.value)
 
 
 def reads_are_free(tensor: Tensor) -> bool:
@@ -76,14 +90,60 @@ def check_finite(inner: Tensor, log: bool, name: str = "inner") -> None:
     # One reduction decides in the usual case: the largest value (NaN if any is), or a finite sum.
     decisive = (values.max() if log else values.sum()).item()
     if not (decisive < math.inf if log else math.isfinite(decisive)):
-        _raise_if_not_finite(values, log, name)
+        raise_if_not_finite(values, log, name)
 
 
-def _raise_if_not_finite(values: Tensor, log: bool, name: str) -> None:
+def raise_if_not_finite(values: Tensor, log: bool, name: str) -> None:
+    """As :func:`check_finite`, where waiting for a device does not matter."""
     bad = (~(values < math.inf) if log else ~values.isfinite()).nonzero()
     if len(bad):
         place = tuple(bad[0].tolist())
-        raise NotFiniteError(name, place, values[place].item(), log)
+        value, also = values[place].item(), " (only -inf, g = 0, is legal in log space)" if log else ""
+        raise NotFiniteError(f"{_at(name, place)} is {value}, not a finite number{also}", name, place, value)
+
+
+def _at(name: str, place: tuple[int, ...]) -> str:
+    return f"{name}[{', '.join(map(str, place))}]"
+
+
+class _Guard(torch.autograd.Function):
+    """The same tensor, whose gradient is asserted to be of a legal size."""
+
+    @staticmethod
+    def forward(inner: Tensor) -> Tensor:
+        return inner.view_as(inner)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        legal = gradient.abs() <= _LARGEST_GRADIENT
+        torch._assert_async(legal.all(), "the gradient of inner is too large: the rule does not bound g / u")
+        return gradient
+
+
+def guarded(inner: Tensor) -> Tensor:
+    """The same tensor, for :func:`check_gradient`; where values cannot be read, its gradient is checked backwards."""
+    if reads_are_free(inner):
+        return inner.view_as(inner)  # so that hooks of the caller's tensor are not called twice
+    return _Guard.apply(inner)
+
+
+def check_gradient(loss: Tensor, inner: Tensor, rows: Tensor, advice: str) -> None:
+    """Refuse a loss whose gradient in ``inner``, which is :func:`guarded`, is not finite or may soon not be."""
+    if not (reads_are_free(inner) and inner.requires_grad and loss.requires_grad):
+        return
+    (gradient,) = torch.autograd.grad(loss, inner, retain_graph=True, allow_unused=True)
+    if gradient is None:
+        return
+    legal = gradient.abs() <= _LARGEST_GRADIENT
+    if not legal.all():
+        place = tuple((~legal).nonzero()[0].tolist())
+        value, row = gradient[place].item(), int(rows[place[0]])
+        message = f"the gradient of {_at('inner', place)}, in row {row}, is {value:g}: {advice}"
+        raise NotFiniteError(message, "gradient", place, value)
 
 
 def check_rate(name: str, owner: str, rate: float | Tensor, largest: float) -> None:

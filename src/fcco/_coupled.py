@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -12,20 +14,23 @@ from torch import Tensor, nn
 from fcco._checks import (
     as_index,
     check_finite,
+    check_gradient,
     check_inner,
     check_rows,
     check_weight,
+    guarded,
     reads_are_free,
     shape_of,
     whole_number,
 )
+from fcco._describe import Descriptions, options_of
 from fcco._outer import Outer, takes_index, total
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import BSGD, SOAP, SOX, Batch, Rule, is_per_row
 from fcco._space import LOG_ARRAYS, PLAIN_ARRAYS, Array, Rate, as_column
 from fcco._table import InnerTable
 from fcco.distributed._comm import Group, Layout, current_group, gather_batch, is_nothing
-from fcco.distributed._meet import LazyBatch, Shares, call_off, meet
+from fcco.distributed._meet import LazyBatch, Shares, call_off, meet, settled
 from fcco.distributed._route import Held, Route
 
 
@@ -69,7 +74,7 @@ class CoupledLoss(nn.Module):
         ValueError: the rule is not defined in this space, or ``init`` does not suit it.
 
     Call:
-        ``loss_fn(inner, index, *, weight=None, sample=None, previous=None)``
+        ``loss_fn(inner, index, *, weight=None, sample=None, previous=None, alike=None)``
 
         - inner: [B1] or [B1, dim], differentiable; for rules that track all rows (SCGD, NASA) [n] or [n, dim].
         - index: [B1] of ints in [0, n), the rows. A row that stands twice has its estimates averaged and is updated
@@ -79,12 +84,18 @@ class CoupledLoss(nn.Module):
           and may hold any legal value at which f is defined.
         - sample: what a stochastic f is evaluated on; it is then called as ``outer(u, index, sample)``.
         - previous: a second estimate, at the previous weights, for rules that ask for one (MSVR).
+        - alike: options of your own that ``inner`` depends on (a temperature, say), by name. Under a process group they
+          must be the same on all ranks, as the rule and all arguments of the constructor must.
 
         In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself, and the table is
         neither used nor changed (``index`` may then be anything that f can use). Under a process group, the batch is
         that of all ranks together (see :mod:`fcco.distributed`). Bad input (shapes, NaN, rows out of
-        range, an empty batch) raises before any change. Every call in training is a step of the table, so keep the loss
-        outside of functions that ``torch.utils.checkpoint`` runs a second time.
+        range, an empty batch) raises before any change; what is not finite, a :class:`fcco.NotFiniteError`. Every call
+        in training is a step of the table, so keep the loss outside of functions that ``torch.utils.checkpoint`` runs a
+        second time.
+
+    ``state_dict`` has the table, and what it is of; it is loaded only where it belongs, unless within
+    :func:`fcco.load_anyway`. See :class:`fcco.InnerTable`.
 
     Example, with f = log and g_i a mean over a sampled set:
 
@@ -121,9 +132,13 @@ class CoupledLoss(nn.Module):
         self.rule = rule
         self.init = _resolve_init(init, rule, log)
         self.table = InnerTable(n, dim, log, visits=is_per_row(rule.rate), decays=rule.decays)
+        self.table.identity = {"kind": type(self).__name__}
         self.n, self.dim, self.log = self.table.n, self.table.dim, self.table.log
         self.n_outer = self.n if n_outer is None else whole_number("n_outer", n_outer)
         self.layout = Layout()
+        # Under a process group ranks then wait for each other's f before they write, which takes a message a step.
+        self.outer_may_fail = True
+        self._described = Descriptions()
         self._outer_takes_index = takes_index(outer)
 
     def extra_repr(self) -> str:
@@ -137,19 +152,35 @@ class CoupledLoss(nn.Module):
         weight: Tensor | None = None,
         sample: Any = None,
         previous: Tensor | None = None,
+        alike: Mapping[str, Any] | None = None,
     ) -> Tensor:
         f = self._f if sample is None else partial(self._f, sample=sample)
         takes_step = self.training and torch.is_grad_enabled()
         together = current_group(self.layout) if takes_step else None
         if together is not None:
-            return self._forward_together(together, f, inner, index, weight, previous)
+            return self._forward_together(together, f, inner, index, weight, previous, alike)
         inner, rows, weight = self._check_shapes(inner, index, weight)
         if not takes_step:
             return self._plug_in(f, inner, rows, weight)
         table = self.table.block
         may_repeat = self._check_values(table, inner, rows, previous)
         step = self._advance(table, inner, rows, weight, previous, may_repeat)
-        return self._take_step(f, table, step, rows, weight)
+        loss = self._loss_of(f, table, step, rows, weight)
+        table.write(step.tracked, step.values, step.rate, step.written)
+        return loss
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def settings(self, options: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """All that makes a step, by name, in words that are the same in every process.
+
+        Args:
+            options: of the caller; names with a leading underscore are left out.
+        """
+        rule, table = self.rule, self.table
+        own = {"n": self.n, "dim": self.dim, "log": self.log, "n_outer": self.n_outer, "init": self.init}
+        others = {name: value for name, value in (options or {}).items() if name[0] != "_"}
+        made = {**table.identity, "rule": type(rule), **options_of(rule), "outer": self.outer}
+        return self._described.texts({**others, **made, **own, "gather": self.layout.gather, "table": type(table)})
 
     def group(self) -> Group | None:
         """The ranks that a call takes a step with; None if it takes it alone, or takes none."""
@@ -163,38 +194,54 @@ class CoupledLoss(nn.Module):
             call_off(group, self.table, error)
         raise error
 
-    def _take_step(self, f: Outer, table: InnerTable, step: _Step, rows: Tensor, weight: Tensor | None) -> Tensor:
+    @property
+    def _may_overflow(self) -> bool:
+        return self.log and not self.rule.bounded
+
+    def _loss_of(self, f: Outer, table: InnerTable, step: _Step, rows: Tensor, weight: Tensor | None) -> Tensor:
+        """The value of f at the new rows, with the gradient at those of the rule."""
         with torch.no_grad():
             # A copy, since f may work in place, and the table is to have the rows as they are.
             value = None if step.at is step.new else total(f(_take(step.new, step.sampled).clone(), rows), weight)
-        carrier = table.space.carry(_take(step.inner, step.sampled), _take(step.at, step.sampled))
+        inner = _take(step.inner, step.sampled)
+        if self._may_overflow:
+            inner = guarded(inner)
+        carrier = table.space.carry(inner, _take(step.at, step.sampled))
         if weight is not None:
             # Nothing flows back to padding, where the derivative of f need not exist.
             carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
         loss = total(f(carrier, rows), weight)
+        if self._may_overflow:
+            remedy = "safeguard=True" if isinstance(self.rule, SOX) else "fcco.SOX"
+            check_gradient(loss, inner, rows, f"{self.rule} does not bound g / u, as {remedy} does")
         if value is not None:
             loss.detach().copy_(value)
-        table.write(step.tracked, step.values, step.rate, step.written)
         return loss
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _forward_together(self, group: Group, f: Outer, inner: Any, index: Any, weight: Any, previous: Any) -> Tensor:
+    def _forward_together(
+        self, group: Group, f: Outer, inner: Any, index: Any, weight: Any, previous: Any, options: Any
+    ) -> Tensor:
         """The step of all ranks' batches; the loss is this rank's part of it, times the number of ranks."""
+        alike = self.settings(options)
         if self.rule.all_rows:
             # Every rank has an estimate of every row, and their mean is that of a batch of all.
             one = inner.unsqueeze(0) if isinstance(inner, Tensor) else inner
-            inner = gather_batch(group, [one])[0][0].mean(0)
+            inner = gather_batch(group, [one], alike)[0][0].mean(0)
         table = self.table.block
         try:
             inner, rows, shares = self._check_rank(table, inner, index, weight, previous)
         except Exception as error:
             self.refuse(error)
-        alike = (type(self.rule).__name__, self.n, self.dim, self.log, type(self.table).__name__, inner.dtype)
+        alike = {**alike, "dtype": str(inner.dtype)}
         weight, route = meet(group, self.table, rows, shares, alike, all_rows=self.rule.all_rows)
         if self.rule.needs_previous and previous is None:  # which only a rank without rows may leave out
             previous = inner
         step = self._advance(table, inner, rows, weight, previous, not self.rule.all_rows, route)
-        return self._take_step(f, table, step, rows, weight)
+        with settled(group) if self.outer_may_fail or self._may_overflow else nullcontext():
+            loss = self._loss_of(f, table, step, rows, weight)
+        table.write(step.tracked, step.values, step.rate, step.written)
+        return loss
 
     def _check_rank(
         self, table: InnerTable, inner: Any, index: Any, weight: Any, previous: Any
@@ -266,9 +313,7 @@ class CoupledLoss(nn.Module):
     ) -> _Step:
         """The rows before and after the update, which is not written yet: f may still fail."""
         rule = self.rule
-        if inner.dtype != table.u.dtype:
-            table.promote(inner.dtype)
-            inner = inner.to(table.u.dtype)
+        inner = inner.to(torch.promote_types(inner.dtype, table.u.dtype))
         if previous is not None:
             previous = previous.detach().reshape(inner.shape).to(inner.dtype)
         # Rules that track all rows are given an estimate for each, and f is taken at the sampled ones among them.
@@ -282,7 +327,8 @@ class CoupledLoss(nn.Module):
                 held = held.to(table.u.device)
             repeats = find_repeats(held.rows, held.where, inner.dtype) if may_repeat and held.rows is not None else None
             batch = self._batch(table, held, repeats, route)
-            old = table.read(held.rows, batch.estimate if self.init is None else batch.space.value(self.init))
+            cold = batch.estimate if self.init is None else batch.space.value(self.init)
+            old = table.read(held.rows, cold, inner.dtype)
             values, at = rule.update(old, batch)
             made = [values] if at is values else [values, at]
             if table.offload:
@@ -329,25 +375,26 @@ class CoupledLoss(nn.Module):
             distinct = held.where.to(estimate.dtype).sum()
         else:
             distinct = estimate.shape[0]
-        rate = self.rate(table, held.rows)
+        rate = self.rate(table, held.rows, estimate.dtype)
         if route is None:
             return Batch(estimate, previous, rate, self.n_outer / _at_least_one(distinct), space)
         coverage: Any = lambda: self.n_outer / _at_least_one(route.over_all(distinct))  # noqa: E731
         return LazyBatch(estimate, previous, rate, coverage, space)
 
-    def rate(self, table: InnerTable, tracked: Tensor | None) -> Rate:
+    def rate(self, table: InnerTable, tracked: Tensor | None, dtype: torch.dtype | None = None) -> Rate:
         """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row (None: all rows)."""
         schedule = self.rule.rate
         if not callable(schedule):
             return schedule
+        dtype = dtype or table.u.dtype
         if is_per_row(schedule):
-            visits = table.visited(tracked).to(table.u.dtype)
+            visits = table.visited(tracked).to(dtype)
             rates = torch.as_tensor(schedule(visits), device=visits.device).to(visits.dtype).expand_as(visits)
             self.rule.check_rate(rates)
             return as_column(rates, table.u)
         if reads_are_free(table.step):
             return self.rule.check_rate(float(schedule(int(table.step))))
-        return self.rule.check_rate(schedule(table.step.to(table.u.dtype)))
+        return self.rule.check_rate(schedule(table.step.to(dtype)))
 
     def _f(self, u: Tensor, rows: Tensor, sample: Any = None) -> Tensor:
         if sample is not None:

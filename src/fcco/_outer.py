@@ -26,5 +26,6 @@ def takes_index(outer: Outer) -> bool:
 def total(values: Tensor, weight: Tensor | None) -> Tensor:
     """The mean, or the weighted sum; a zero with a graph where all weights are 0."""
     if weight is None:
-        return values.mean()
+        # Each is divided before they are added: their sum may overflow where their mean does not.
+        return (values / len(values)).sum()
     return (values.masked_fill(weight == 0, 0.0) * weight).sum()

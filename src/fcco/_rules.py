@@ -65,6 +65,14 @@ class Rule(ABC):
     def rate(self) -> Gamma:
         """The rate of the moving average: a number or a schedule."""
 
+    @property
+    def bounded(self) -> bool:
+        """Whether g / u at the rows to differentiate f at stays below some number, whatever the estimates are.
+
+        In log space the gradient is multiplied by it. Where it is not bounded, every step's gradient is checked.
+        """
+        return False
+
     @abstractmethod
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """New rows, and the rows to differentiate f at (the same object where they are the same)."""
@@ -96,6 +104,8 @@ class SOX(_MovingAverage):
 
     In log space the row it differentiates at is floored at gamma * g_i, so that the weight g / u is at most 1 / gamma
     when an estimate jumps above a stale row; ``safeguard=False`` is the paper's letter. Without log, it always is.
+    By the letter nothing bounds the weight, e^(log g - log u): where the gradient comes to more than 2^64, the step is
+    refused with a :class:`fcco.NotFiniteError`.
 
     Args:
         gamma: rate in (0, 1], or a schedule (see :mod:`fcco.schedules`).
@@ -110,9 +120,13 @@ class SOX(_MovingAverage):
     gamma: Gamma = 0.1
     safeguard: bool = True
 
+    @property
+    def bounded(self) -> bool:
+        return self.safeguard
+
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         new = batch.space.mix(old, batch.estimate, batch.rate)
-        # Even the paper's letter needs g / u to be a number.
+        # Even the paper's letter needs g / u to be a number: where f has a slope at 0, so is the gradient then.
         floor = batch.rate if self.safeguard else _TINY
         return new, batch.space.floor(old, batch.estimate, floor)
 
@@ -130,6 +144,7 @@ class SOAP(_MovingAverage):
     """
 
     gamma: Gamma = 0.1
+    bounded = True
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         new = batch.space.mix(old, batch.estimate, batch.rate)
@@ -172,6 +187,7 @@ class MOAP(_MovingAverage):
     gamma: Gamma = 0.1
     start: ClassVar[float | None] = 0.0
     decays: ClassVar[bool] = True
+    bounded = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,6 +205,8 @@ class BSGD(Rule):
 
     Reference: Hu et al., *Biased Stochastic First-Order Methods for Conditional Stochastic Optimization*, NeurIPS 2020.
     """
+
+    bounded = True
 
     @property
     def rate(self) -> float:
@@ -240,6 +258,10 @@ class SCENT(Rule):
     which is the moving average of exp(nu) with gamma_i = alpha u_i / (1 + alpha u_i). A row at g = 0 would never leave
     it, so it takes the estimate as if it were new.
 
+    The weight g / u at the new row is at most 1 / gamma_i = 1 + 1 / (alpha u_i), and comes close to it when g jumps: a
+    row that was once tiny hardly moves, and nothing bounds its weight. Where the gradient comes to more than 2^64, the
+    step is refused with a :class:`fcco.NotFiniteError`.
+
     Args:
         alpha: positive step size of the mirror descent on nu, or a schedule.
 
@@ -268,7 +290,7 @@ class SCENT(Rule):
             zero, scaled(old, batch.rate)
         )
         new = old + gain
-        # The weight g / u is 1 / gamma_i at most, and a row that was once tiny has a tiny gamma_i.
+        # Where g / u is no number, the gradient is still one where f has a slope at 0.
         return new, batch.space.floor(new, batch.estimate, _TINY)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import reads_are_free, whole_number
+from fcco._checks import NotFiniteError, raise_if_not_finite, reads_are_free, whole_number
 from fcco._space import LOG, PLAIN, Array, Rate, Space, as_column
 
 # exp of this is 0 in every dtype, while differences of it stay numbers, which -inf (gamma = 1) would not.
@@ -24,7 +27,43 @@ ANOTHER_RANKS_ROWS = (
     "all ranks by torch.distributed.checkpoint"
 )
 
+STATE_VERSION = 1
+"""The version of what ``state_dict`` holds, which is saved with it.
+
+- 0: states from before versions were saved. They do not say what they belong to, but for ``in_log_space``, and are
+  loaded with no check on the rest.
+- 1: ``_extra_state`` says what the rows are of.
+
+Older versions are loaded, newer ones refused. A change after which code of this version would misread a state, or a
+later one misread a state of this version, makes a new version.
+"""
+
+EXTRA_STATE = "_extra_state"  # torch's name for what get_extra_state returns
+_EXTRA_BYTES = 512
+_ANYWAY: ContextVar[bool] = ContextVar("load_anyway", default=False)
+
 _NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.bool: np.bool_}
+
+
+@contextmanager
+def load_anyway() -> Iterator[None]:
+    """Within it, states load into losses that they do not belong to, as long as the shapes fit.
+
+    A state says which loss it was saved from, and what it knew of the training set; ``load_state_dict`` refuses to load
+    it into another one, where its rows would be taken for something they are not, and refuses rows that are not finite.
+    Where that is meant, as to start from the table of a similar loss, load it like this:
+
+    >>> import fcco
+    >>> cox, auc = fcco.losses.CoxLoss(n=5), fcco.losses.PartialAUCLoss(n=5)
+    >>> with load_anyway():
+    ...     auc.load_state_dict(cox.state_dict())
+    <All keys matched successfully>
+    """
+    token = _ANYWAY.set(True)
+    try:
+        yield
+    finally:
+        _ANYWAY.reset(token)
 
 
 class InnerTable(nn.Module):
@@ -35,6 +74,11 @@ class InnerTable(nn.Module):
     the table as it is, since a moving average at rate gamma is lost in 8 bits of mantissa. A table
     costs 4 bytes a value and 1 byte a row; ``visits`` (4 bytes instead of 1) and ``decays`` (8 bytes more) only where a
     rule asks for them.
+
+    ``state_dict`` says what the rows are of as well: n, dim, log and :attr:`identity`, the kind of the loss and what it
+    knows of the training set. ``load_state_dict`` compares what both sides know, and refuses a state that differs, has
+    rows that are not finite, or comes from a newer version of fcco. :func:`fcco.load_anyway` loads one all the same.
+    Rates, temperatures and other settings are not compared: they may change when training is resumed.
 
     Args:
         n: number of rows.
@@ -54,10 +98,11 @@ class InnerTable(nn.Module):
     tensor([0.0000, 0.5000])
     """
 
+    identity: dict[str, int | str]
+    """What the rows are of, by name: the kind of the loss, sizes of populations, fingerprints of times or lists."""
     u: Tensor
     visits: Tensor
     step: Tensor
-    in_log_space: Tensor
     log_decay: Tensor
     log_decay_at_write: Tensor
 
@@ -81,11 +126,11 @@ class InnerTable(nn.Module):
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a table holds float32 or float64, got {dtype}")
         self.offload = False
+        self.identity = {}
         shape = (self.n,) if self.dim == 1 else (self.n, self.dim)
         self.register_buffer("u", _zeros(shape, dtype, device))
         self.register_buffer("visits", _zeros((self.n,), torch.int32 if visits else torch.bool, device))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=device))
-        self.register_buffer("in_log_space", torch.tensor(self.log, device=device))
         if decays:
             # [1], since torch.compile loses changes to 0-d float64 buffers.
             self.register_buffer("log_decay", torch.zeros(1, dtype=torch.float64, device=device))
@@ -124,10 +169,11 @@ class InnerTable(nn.Module):
 
     # Looking up an attribute of a module takes as long as reading a row: what every step does goes by _buffers.
 
-    def read(self, rows: Tensor | None, cold: Tensor | float) -> Tensor:
+    def read(self, rows: Tensor | None, cold: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
         """The values of ``rows`` (``None``: all of them), and ``cold`` where a row has never been written."""
         buffers: dict[str, Any] = self._buffers
         values = self._take(buffers["u"], rows)
+        values = values if dtype is None else values.to(dtype)
         if self.decays:
             since_write = buffers["log_decay"] - self._take(buffers["log_decay_at_write"], rows)
             values = self.space.decay(values, as_column(since_write, values))
@@ -150,6 +196,7 @@ class InnerTable(nn.Module):
             rate: by how much all rows decay with this step, in a table that decays.
             where: [B1] of bool; rows that are False everywhere keep what they hold.
         """
+        self.promote(values.dtype)
         buffers: dict[str, Any] = self._buffers
         buffers["step"].add_(1)
         if self.decays:
@@ -215,6 +262,19 @@ class InnerTable(nn.Module):
 
         return super()._apply(keep_precision, recurse)
 
+    def get_extra_state(self) -> Tensor:
+        """What the rows are of, as JSON in a tensor of bytes.
+
+        A tensor, since some savers take nothing else; always of one length and new, since others load in place.
+        """
+        about = {"version": STATE_VERSION, "n": self.n, "dim": self.dim, "log": self.log, **self.identity}
+        content = json.dumps(about).encode()
+        padded = content.ljust(-(-len(content) // _EXTRA_BYTES) * _EXTRA_BYTES)
+        return torch.tensor(list(padded), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: Tensor | None) -> None:
+        """Nothing: what is loaded has been compared before any buffer changed."""
+
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -225,19 +285,26 @@ class InnerTable(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        problem = self._mismatch(*(state_dict.get(prefix + name) for name in ("u", "visits", "in_log_space")))
+        local = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
+        in_log_space = local.pop(prefix + "in_log_space", None)
+        extra = local.setdefault(prefix + EXTRA_STATE, None)
+        about = {"version": 0} if extra is None or extra.is_meta else _read_extra(extra)
+        if in_log_space is not None:
+            about["log"] = bool(in_log_space)
+        problem = self._mismatch(local.get(prefix + "u"), local.get(prefix + "visits"), about)
         if problem:
             error_msgs.append(f"{prefix.rstrip('.') or 'table'}: {problem}")
             return
-        if prefix + "u" in state_dict:
-            self.promote(state_dict[prefix + "u"].dtype)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        if prefix + "u" in local:
+            self.promote(local[prefix + "u"].dtype)
+        super()._load_from_state_dict(local, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
-    def _mismatch(self, u: Tensor | None, visits: Tensor | None, in_log_space: Tensor | None) -> str | None:
+    def _mismatch(self, u: Tensor | None, visits: Tensor | None, about: dict[str, Any]) -> str | None:
+        """Why a state cannot be loaded."""
         if hasattr(u, "to_local"):
             return ANOTHER_RANKS_ROWS
+        if about["version"] > STATE_VERSION:
+            return f"the saved state has version {about['version']}, this fcco knows up to {STATE_VERSION}: update fcco"
         if u is not None and u.shape != self.u.shape:
             n, dim = u.shape[0], 1 if u.dim() == 1 else u.shape[1]
             return f"the saved table has n={n}, dim={dim}, this one has n={self.n}, dim={self.dim}"
@@ -245,9 +312,29 @@ class InnerTable(nn.Module):
             return f"the saved table is of {u.dtype}, and a table holds float32 or float64"
         if visits is not None and visits.dtype == torch.bool and self.visits.dtype != torch.bool:
             return "the saved table marks visits, this one counts them"
-        if in_log_space is not None and bool(in_log_space) != self.log:
-            return f"the saved table has log={bool(in_log_space)}, this one has log={self.log}"
+        if about.get("log", self.log) != self.log:
+            return f"the saved table has log={about['log']}, this one has log={self.log}"
+        if _ANYWAY.get():
+            return None
+        return self._belongs_to_another(about) or (None if u is None or u.is_meta else self._not_finite(u))
+
+    def _belongs_to_another(self, about: dict[str, Any]) -> str | None:
+        names = [name for name, own in self.identity.items() if about.get(name, own) != own]
+        if not names:
+            return None
+        saved, here = (", ".join(f"{name}={known[name]}" for name in names) for known in (about, self.identity))
+        return f"the saved table has {saved}, this one has {here}. If that is meant, load it within fcco.load_anyway()"
+
+    def _not_finite(self, u: Tensor) -> str | None:
+        try:
+            raise_if_not_finite(u, self.log, "u")
+        except NotFiniteError as error:
+            return f"in the saved table, {error}. To load it all the same, do so within fcco.load_anyway()"
         return None
+
+
+def _read_extra(extra: Tensor) -> dict[str, Any]:
+    return json.loads(bytes(extra.detach().cpu().tolist()))
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str | None) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,78 @@ class Deck:
         return dealt
 
 
+class Batch(list[int]):
+    """A batch of rows that tells its iteration when it is sent to another process, such as a worker of a DataLoader."""
+
+    __slots__ = ("iteration",)
+    iteration: Iteration
+
+    def __reduce__(self) -> tuple[Callable[..., list[int]], tuple[list[int]]]:
+        return list, ([*self],)
+
+
+def _send(batch: Batch) -> tuple[Callable[..., list[int]], tuple[list[int]]]:
+    batch.iteration.sent = True
+    return batch.__reduce__()
+
+
+ForkingPickler.register(Batch, _send)
+
+
+class Iteration(Iterator[list[int]]):
+    """What is left of an epoch, from the moment the first batch is drawn: DataLoader makes iterators it does not use.
+
+    ``state_dict`` and ``load_state_dict`` are for torchdata's StatefulDataLoader, which asks after every batch drawn
+    and keeps the state until that batch is trained on.
+    """
+
+    def __init__(self, sampler: VisitSampler) -> None:
+        self._sampler = sampler
+        self._place: tuple[int, int] | None = None  # the epoch, and the batches of it drawn so far
+        self._left: Iterator[list[int]] | None = None
+        self._skipped = self._handed_out = 0
+        self._followed = False  # by a loader that keeps states
+        self.sent = False  # to workers of a DataLoader
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_left": None}
+
+    def __next__(self) -> Batch:
+        epoch, drawn = self._place = self.place()
+        if self._left is None:
+            self._left, self._skipped = self._sampler._begin(self, epoch, drawn), drawn
+        batch = Batch(next(self._left))
+        batch.iteration, self._place = self, (epoch, drawn + 1)
+        return batch
+
+    def place(self) -> tuple[int, int]:
+        """The epoch, and how many batches of it were drawn, or will have been skipped."""
+        return self._place or self._sampler._next_place()
+
+    def hand_out(self) -> None:
+        """Count a batch that a loader hands to the training loop."""
+        self._handed_out += 1
+
+    def done(self) -> int:
+        """How many batches of the epoch were trained on."""
+        if self._handed_out:
+            return self._skipped + self._handed_out
+        if self.sent and not self._followed:
+            raise RuntimeError(
+                "a DataLoader with workers draws batches ahead of training, so this sampler cannot tell how many were "
+                "trained on: save the state of a fcco.data.ResumableLoader, or pass their number as drawn"
+            )
+        return self.place()[1]
+
+    def state_dict(self) -> dict[str, int]:
+        self._followed = True
+        return self._sampler._state(*self.place())
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self._sampler.load_state_dict(state)
+        self._place, self._left = (state["epoch"], state["drawn"]), None
+
+
 class VisitSampler(Sampler[list[int]]):
     """The one mechanism: visits to an outer pool, dealt to batches, and decks of inner rows."""
 
@@ -164,8 +237,9 @@ class VisitSampler(Sampler[list[int]]):
         self.rank = whole_number("rank", rank, 0)
         if rank >= num_replicas:
             raise ValueError(f"rank must be less than num_replicas, got rank {rank} of {num_replicas}")
-        self._epoch = self._drawn = 0
-        self._iteration: object | None = None  # the one whose batches are counted, once it has begun
+        self._epoch = self._start = 0  # where the next iteration begins, unless one has begun
+        self._chosen = False  # by set_epoch: an epoch that is over is not followed by the next then
+        self._iteration: Iteration | None = None  # the last that has begun since then
 
     def _arrange(self, outer: Pool, edges: Ints, group: Ints, visits: int) -> None:
         """Batches of at most ``visits`` visits, all to different groups."""
@@ -179,39 +253,61 @@ class VisitSampler(Sampler[list[int]]):
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration at ``epoch``; after ``load_state_dict``, the loaded epoch keeps its place."""
+        """Begin the next iteration at ``epoch``.
+
+        After ``load_state_dict``, the loaded epoch keeps its place: nothing is left of it if it was over.
+        """
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self._epoch or self._iteration is not None:
-            self._epoch, self._drawn, self._iteration = epoch, 0, None
+            self._epoch, self._start, self._iteration = epoch, 0, None
+        self._chosen = True
 
     def state_dict(self, drawn: int | None = None) -> dict[str, int]:
         """The place in the epoch; the same on all ranks.
 
-        A loader with workers draws ahead of the training loop: pass the batches trained on in this epoch as ``drawn``.
+        Args:
+            drawn: how many batches of this epoch were trained on. ``None``: as many as were drawn, which is right
+                unless something draws ahead of training, as a DataLoader with workers does.
+
+        Raises:
+            ValueError: ``drawn`` is more than the batches of an epoch.
+            RuntimeError: batches went to the workers of a DataLoader, and ``drawn`` is not given.
         """
-        drawn = self._drawn if drawn is None else whole_number("drawn", drawn, 0)
-        return {"epoch": self._epoch, "drawn": drawn, "seed": self.seed, "batches": len(self)}
+        if drawn is None:
+            drawn = self._start if self._iteration is None else self._iteration.done()
+        return self._state(self._epoch, self._within_epoch(drawn))
+
+    def _state(self, epoch: int, drawn: int) -> dict[str, int]:
+        return {"epoch": epoch, "drawn": drawn, "seed": self.seed, "batches": len(self)}
+
+    def _within_epoch(self, drawn: int) -> int:
+        if whole_number("drawn", drawn, 0) > len(self):
+            raise ValueError(f"drawn must be at most {len(self)}, the batches of an epoch, got {drawn}")
+        return drawn
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Let the next iteration draw the batches that remained; raise if they would not be the same."""
         for key, own in {"seed": self.seed, "batches": len(self)}.items():
             if state.get(key) != own:
                 raise ValueError(f"the state has {key} {state.get(key)}, this sampler {own}")
-        drawn = whole_number("drawn", state["drawn"], 0)
-        self._epoch, self._drawn, self._iteration = whole_number("epoch", state["epoch"], 0), drawn, None
+        epoch, drawn = whole_number("epoch", state["epoch"], 0), self._within_epoch(state["drawn"])
+        self._epoch, self._start, self._iteration, self._chosen = epoch, drawn, None, False
 
     def __len__(self) -> int:
         return self._steps // self.num_replicas
 
-    def __iter__(self) -> Iterator[list[int]]:
-        # A generator, so that nothing happens before the first batch: DataLoader makes iterators it does not use.
-        if self._iteration is not None or self._drawn >= len(self):
-            self._epoch, self._drawn = self._epoch + 1, 0
-        iteration = self._iteration = object()
-        for drawn, batch in islice(enumerate(self._batches(self._epoch), start=1), self._drawn, None):
-            if self._iteration is iteration:
-                self._drawn = drawn
-            yield batch
+    def __iter__(self) -> Iteration:
+        return Iteration(self)
+
+    def _next_place(self) -> tuple[int, int]:
+        """The epoch of the next iteration, and how many batches of it are skipped."""
+        if self._iteration is not None or (self._start >= len(self) and not self._chosen):
+            return self._epoch + 1, 0
+        return self._epoch, self._start
+
+    def _begin(self, iteration: Iteration, epoch: int, drawn: int) -> Iterator[list[int]]:
+        self._iteration, self._epoch = iteration, epoch
+        return islice(self._batches(epoch), drawn, None)
 
     def _batches(self, epoch: int) -> Iterator[list[int]]:
         # Stream 0 is shared: the ranks divide one order of the outer rows. Inner rows are each rank's own.

@@ -1,9 +1,8 @@
-"""What is saved, watched and asked under a process group: one start of two ranks for all tests."""
+"""What is saved, watched and asked under a process group."""
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
 from test_behaviour import LABELS, N, features, message_of
 
 import fcco
@@ -65,11 +64,6 @@ def everything(rank, world, folder):
         "watched": watched(rank),
         "looked_at": looked_at_alone(rank),
     }
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return run_ranks(everything, 2, tmp_path_factory.mktemp("ranks"))
 
 
 def test_what_one_rank_saved_is_not_taken_for_the_whole(ranks):

@@ -8,7 +8,8 @@ inner sets span the ranks. Nothing needs to be said for that; :func:`configure` 
   the mean of ``loss.item()`` over ranks is the value of the step.
 - Ranks may have batches of different sizes, also of size 0, as long as one has rows.
 - In ``eval()`` mode and under ``torch.no_grad()`` a loss is that of the rank's own batch, and nothing is sent.
-- A batch that one rank refuses raises on all of them, before any table has changed.
+- All ranks need the same loss: where their rules, outer functions or options differ, all of them raise.
+- A batch that one rank refuses, or whose f fails on one, raises on all of them, before any table has changed.
 """
 
 from fcco.distributed._configure import configure, full_state_dict, gather, snapshot

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from fcco._describe import digest
 
 _AVAILABLE = dist.is_available()
 
@@ -64,21 +66,23 @@ def device_of(group: Group) -> torch.device:
 
 
 def agree(
-    group: Group, error: Exception | None, numbers: Tensor, signature: object, each: Tensor | None = None
+    group: Group, error: Exception | None, numbers: Tensor, alike: Mapping[str, str], each: Tensor | None = None
 ) -> list[list[float]]:
     """Tell every rank some numbers of this one; raise on all of them if any has an error, or differs from the others.
+
+    All such messages are of one length, so that ranks which are not at the same one notice.
 
     Args:
         group: the ranks.
         error: what is wrong with this rank's batch, if anything.
-        numbers: [m] of float64.
-        signature: what must be alike on all ranks (anything with a repr).
+        numbers: [2] of float64.
+        alike: what must be the same on all ranks, by name.
         each: [k], one more number for each rank by itself.
 
     Returns:
         The numbers of every rank, with what it has for this one by itself as the last.
     """
-    mark = zlib.crc32(repr(signature).encode())
+    mark = int(digest("\n".join(f"{name}={text}" for name, text in alike.items()).encode()), 16)
     head = torch.tensor([error is not None, mark], dtype=torch.float64, device=numbers.device)
     line = torch.cat([head, numbers]).unsqueeze(0)
     if each is None:
@@ -90,12 +94,33 @@ def agree(
         lines = heard.tolist()
     if error is not None:
         raise error
-    for rank, (refused, theirs, *_) in enumerate(lines):
+    for rank, (refused, *_) in enumerate(lines):
         if refused:
             raise RuntimeError(f"rank {rank} has refused its batch, so that no rank takes this step")
-        if theirs != mark and not any(line[0] for line in lines):
-            raise ValueError(f"the batches of rank {rank} and rank {group.rank} differ in dtype, shape or kind")
+    if any(theirs != mark for _, theirs, *_ in lines):
+        raise ValueError(_difference(_tell(group, alike, numbers.device)))
     return [line[2:] for line in lines]
+
+
+def _tell(group: Group, alike: Mapping[str, str], device: torch.device) -> list[dict[str, str]]:
+    """What every rank has."""
+    content = torch.tensor(list(json.dumps(dict(alike)).encode()), dtype=torch.uint8, device=device)
+    lengths = _gather_evenly(group, torch.tensor([len(content)], device=device)).tolist()
+    (every,) = all_gather(group, [content], lengths)
+    return [json.loads(bytes(part.tolist())) for part in every.split(lengths)]
+
+
+def _difference(ranks: Sequence[Mapping[str, str]]) -> str:
+    """In what the first rank and another one differ: what both have, or else what one of them has not."""
+    first = ranks[0]
+    rank, other = next((rank, other) for rank, other in enumerate(ranks) if other != first)
+    names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+    names = [name for name in names if name in first and name in other] or names
+    has, differs = (
+        ", ".join(f"{name}={texts[name]}" if name in texts else f"no {name}" for name in names)
+        for texts in (first, other)
+    )
+    return f"all ranks must take the same step, and rank 0 has {has}, rank {rank} has {differs}"
 
 
 def _gather_evenly(group: Group, rows: Tensor) -> Tensor:
@@ -161,21 +186,23 @@ class _Gather(torch.autograd.Function):
         own = ctx.lengths[ctx.group.rank]
         wanted = [g for g, wanted in zip(gradients, ctx.differentiable, strict=True) if wanted]
         parts = all_to_all(ctx.group, wanted, ctx.lengths, [own] * ctx.group.size)
-        # Half precision is too coarse to add up in.
-        wide = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts)
-        sums = iter([part.reshape(ctx.group.size, own, *part.shape[1:]).sum(0) for part in wide])
-        back = [next(sums).to(g.dtype) if w else None for g, w in zip(gradients, ctx.differentiable, strict=True)]
+        # sum() adds half precision up in single.
+        sums = iter([part.reshape(ctx.group.size, own, *part.shape[1:]).sum(0) for part in parts])
+        back = [next(sums) if wanted else None for wanted in ctx.differentiable]
         return None, None, *back
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def gather_batch(group: Group, columns: Sequence[Any]) -> tuple[list[Tensor], slice]:
+def gather_batch(
+    group: Group, columns: Sequence[Any], alike: Mapping[str, str] | None = None
+) -> tuple[list[Tensor], slice]:
     """The rows of all ranks, with gradient, and where this rank's stand among them.
 
-    Raises on all ranks where one has something else than tensors with the same number of rows.
+    Raises on all ranks where one has something else than tensors with the same number of rows, or differs from the
+    others in these or in what is ``alike``.
     """
     error: Exception | None = None
-    device, signature = device_of(group), []
+    device, alike = device_of(group), dict(alike or {})
     try:
         if not isinstance(columns[0], Tensor):
             raise TypeError(f"the first argument must be a tensor, got {type(columns[0]).__name__}")
@@ -183,16 +210,21 @@ def gather_batch(group: Group, columns: Sequence[Any]) -> tuple[list[Tensor], sl
         columns = [as_rows(column, device) for column in columns]
         if len({len(column) for column in columns}) > 1:
             raise ValueError(f"the arguments differ in length: {[len(column) for column in columns]}")
-        signature = [(c.dtype, c.shape[1:], c.requires_grad) for c in columns]
+        alike |= {f"argument {place}": _kind(column) for place, column in enumerate(columns)}
     except Exception as caught:
         error, columns = caught, [torch.zeros(0)]
-    length = torch.tensor([len(columns[0])], dtype=torch.float64, device=device)
-    lengths = [int(line[0]) for line in agree(group, error, length, signature)]
+    length = torch.tensor([len(columns[0]), 0], dtype=torch.float64, device=device)
+    lengths = [int(line[0]) for line in agree(group, error, length, alike)]
     if not any(lengths):
         raise ValueError("the batch is empty on all ranks")
     if not any(column.requires_grad for column in columns):
         return all_gather(group, columns, lengths), group.span(lengths)
     return list(_Gather.apply(group, lengths, *columns)), group.span(lengths)
+
+
+def _kind(column: Tensor) -> str:
+    shape = ", ".join(["B", *map(str, column.shape[1:])])
+    return f"{'differentiable ' if column.requires_grad else ''}{column.dtype} of the shape [{shape}]"
 
 
 def as_rows(values: Any, device: torch.device) -> Tensor:

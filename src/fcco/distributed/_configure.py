@@ -98,7 +98,7 @@ def full_state_dict(module: nn.Module) -> dict[str, Any]:
 
     >>> import fcco
     >>> list(full_state_dict(fcco.InnerTable(n=3)))
-    ['u', 'visits', 'step', 'in_log_space']
+    ['u', 'visits', 'step', '_extra_state']
     """
     tables: dict[str, Any] = {}
     for path, part in module.named_modules(remove_duplicate=False):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ from fcco.distributed._sharded import ShardedTable
 
 # In the place of a total, which is never negative.
 _AS_THEY_ARE = -1.0
+
+_WORKED_OUT = {"step": "worked out"}
 
 
 class Shares(NamedTuple):
@@ -42,7 +46,7 @@ class LazyBatch(Batch):
 
 
 def meet(
-    group: Group, table: InnerTable, rows: Tensor, shares: Shares, alike: tuple[object, ...], *, all_rows: bool
+    group: Group, table: InnerTable, rows: Tensor, shares: Shares, alike: Mapping[str, str], *, all_rows: bool
 ) -> tuple[Tensor, Route | None]:
     """The weights of this rank's rows in the mean over ranks, and the way to the table (None: it is all here).
 
@@ -51,7 +55,7 @@ def meet(
         table: of the loss, whole or sharded.
         rows: [B1], of this rank.
         shares: of this rank's rows.
-        alike: what must be the same on all ranks.
+        alike: what must be the same on all ranks, by name.
         all_rows: every rank updates all rows, alike.
     """
     total = shares.share.new_tensor(_AS_THEY_ARE) if shares.total is None else shares.total
@@ -83,4 +87,15 @@ def _factor(totals: list[float]) -> float:
 def call_off(group: Group, table: InnerTable, error: Exception) -> None:
     """Raise the error, and tell the ranks that wait in :func:`meet` that there is one."""
     numbers = torch.zeros(2, dtype=torch.float64, device=device_of(group))
-    agree(group, error, numbers, None, numbers.new_zeros(group.size) if isinstance(table, ShardedTable) else None)
+    agree(group, error, numbers, {}, numbers.new_zeros(group.size) if isinstance(table, ShardedTable) else None)
+
+
+@contextmanager
+def settled(group: Group) -> Iterator[None]:
+    """Work that every rank must have done before any goes on: an error on one of them is raised on all."""
+    numbers = torch.zeros(2, dtype=torch.float64, device=device_of(group))
+    try:
+        yield
+    except Exception as error:
+        agree(group, error, numbers, _WORKED_OUT)
+    agree(group, None, numbers, _WORKED_OUT)

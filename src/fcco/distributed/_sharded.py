@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._space import Rate
-from fcco._table import ANOTHER_RANKS_ROWS, ROW_BUFFERS, InnerTable
+from fcco._table import ANOTHER_RANKS_ROWS, EXTRA_STATE, ROW_BUFFERS, InnerTable
 from fcco.distributed._comm import Group, Layout, all_gather, current_group, device_of
 
 
@@ -28,7 +28,7 @@ class ShardedTable(InnerTable):
     def __init__(self, table: InnerTable, group: Group) -> None:
         nn.Module.__init__(self)
         self.n, self.dim, self.log = table.n, table.dim, table.log
-        self.space, self.decays = table.space, table.decays
+        self.space, self.decays, self.identity = table.space, table.decays, table.identity
         self.group = group
         self.rows_a_rank = -(-table.n // group.size)
         self.first = min(group.rank * self.rows_a_rank, table.n)
@@ -70,9 +70,9 @@ class ShardedTable(InnerTable):
         """How many steps there have been."""
         return self._held[0].step
 
-    def read(self, rows: Tensor | None, cold: Tensor | float) -> Tensor:
+    def read(self, rows: Tensor | None, cold: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
         """The values of some of this rank's rows, counted from ``first``."""
-        return self.block.read(rows, cold)
+        return self.block.read(rows, cold, dtype)
 
     def visited(self, rows: Tensor | None) -> Tensor:
         """How often some of this rank's rows have been written, counted from ``first``."""
@@ -102,6 +102,7 @@ class ShardedTable(InnerTable):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name, buffer in self._held[0].named_buffers():
             destination[prefix + name] = self._distributed(buffer) if name in ROW_BUFFERS else buffer.detach()
+        destination[prefix + EXTRA_STATE] = self.get_extra_state()
 
     def _distributed(self, rows: Tensor) -> Tensor:
         from torch.distributed.device_mesh import DeviceMesh

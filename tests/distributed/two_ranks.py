@@ -1,0 +1,13 @@
+"""All that tests ask of two ranks, for which they are started once."""
+
+import test_agreement
+import test_behaviour
+import test_tools
+
+
+def everything(rank, world, folder):
+    """By name, what came of it on this rank."""
+    made = {}
+    for module in (test_behaviour, test_tools, test_agreement):
+        made |= module.everything(rank, world, folder)
+    return made
