@@ -48,7 +48,7 @@ def baseline_cox(name: str) -> Task:
     def build(setting: Setting, steps: int) -> Any:
         if setting.name == "in-batch" or setting.name.endswith("sampled"):
             return losses.CoxLoss(len(x), rule=setting.rule(steps))
-        return losses.BaselineCoxLoss.from_targets(event, time, rule=setting.rule(steps))
+        return losses.BaselineCoxLoss.from_targets(time, event, rule=setting.rule(steps))
 
     return replace(cox(name), loss=build)
 

@@ -113,7 +113,7 @@ def fit(case: Case, method: str, lr: float, seed: int, model: nn.Module, parts: 
         step = lambda _: cox_loss(model(x).squeeze(1), time, event)  # noqa: E731
         return train(step, [torch.empty(0)] * 200, [optimizer])
     loss_fn = {
-        OURS: fcco.losses.BaselineCoxLoss.from_targets(event, time),
+        OURS: fcco.losses.BaselineCoxLoss.from_targets(time, event),
         IN_BATCH: cox_loss,
         SUMMED: partial(_summed, share=float(event.float().mean())),
     }[method]
@@ -185,7 +185,7 @@ APPLICATION = Application(
         "the cause of death, and a simulation with 2% events (12,000 rows to train on), the last two split 60/20/20. "
         "A *linear* risk from 0 by `MovingAverageSGD(beta=0.1)`, or a *network* of 32 hidden units by Adam; a cosine "
         "lr; random batches, a pass is one over the training rows. *BaselineCoxLoss* is "
-        "`BaselineCoxLoss.from_targets(event, time)` with its defaults. *in-batch Cox* takes the batch for the "
+        "`BaselineCoxLoss.from_targets(time, event)` with its defaults. *in-batch Cox* takes the batch for the "
         "population, as torchsurv and pycox do, as a mean over the events of the batch; batches without an event are "
         "passed over (pycox's loss is NaN there). *Summed* it is divided by a constant instead, so that all events "
         "weigh alike. "

@@ -60,9 +60,8 @@ def train(x: Tensor, y: Tensor, q: Tensor, lr: float, steps: int, *, dense: bool
             loss = F.cross_entropy(x[rows] @ table.weight.T, y[rows])
         else:
             drawn = torch.multinomial(q, SAMPLED, replacement=True)
-            # A drawn class that is the target is no other class.
-            others = (x[rows] @ table(drawn).T).masked_fill(drawn == y[rows].unsqueeze(1), -1e9)
-            loss = loss_fn((x[rows] * table(y[rows])).sum(1), others, rows, log_q[drawn])
+            target_logit, others = (x[rows] * table(y[rows])).sum(1), x[rows] @ table(drawn).T
+            loss = loss_fn(target_logit, others, rows, log_q[drawn], target=y[rows], candidates=drawn)
         loss.backward()
         optimizer.step()
         spent += time.perf_counter() - began

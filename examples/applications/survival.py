@@ -77,7 +77,7 @@ def main() -> None:
     print(f"{n:,} patients, {int(data[2].sum())} events, minimum of the objective {lowest:.4f}")
     losses: dict[str, Callable[[], Any]] = {
         "in-batch": lambda: cox_loss,
-        "BaselineCoxLoss": lambda: fcco.losses.BaselineCoxLoss.from_targets(data[2], data[1]),
+        "BaselineCoxLoss": lambda: fcco.losses.BaselineCoxLoss.from_targets(data[1], data[2]),
     }
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     ax = figure.subplots()

@@ -1,12 +1,14 @@
 """Scores of ±1e4, and what single precision must not lose."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
 
 import fcco.functional as F
+from fcco.functional._hinges import hinge_sums
 from functional.objectives import CASES, Case, binary, ranking, survival, value_and_gradients
 
 # e^t itself overflows in these, and their value with it.
@@ -66,7 +68,118 @@ def test_embeddings_of_two_distant_clusters_keep_their_digits():
     np.testing.assert_allclose(case(*arguments).item(), case.naive(*arguments), rtol=1e-12)
 
 
+class TestMarginsOfHugeScores:
+    """Where a score less 1 is the same score, ties and the example itself still have their margin."""
+
+    TARGET = torch.tensor([1, 0, 1, 0, 0])
+
+    def exact(self, scores, power):
+        """[5, 5] of (1 + h_j - h_i)₊^k, in whole numbers."""
+        h = [int(x) for x in scores.tolist()]
+        return [[max(0, 1 + b - a) ** power for b in h] for a in h]
+
+    @pytest.mark.parametrize("size", [1e10, 1e16, 1e17, 1e30])
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize(("surrogate", "power"), [("hinge", 1), ("squared_hinge", 2)])
+    def test_average_precision(self, size, dtype, surrogate, power):
+        scores = torch.tensor([size, size, -size, 0.0, size], dtype=dtype, requires_grad=True)
+        terms, positive = self.exact(scores, power), self.TARGET.tolist()
+        shares = [
+            sum(t for t, y in zip(row, positive, strict=True) if y) / sum(row)
+            for row, y in zip(terms, positive, strict=True)
+            if y
+        ]
+        loss = F.average_precision_loss(scores, self.TARGET, surrogate=surrogate)
+        assert loss.item() == pytest.approx(-sum(shares) / 2, rel=1e-6)
+        assert torch.autograd.grad(loss, scores)[0].isfinite().all()
+
+    @pytest.mark.parametrize("size", [1e10, 1e16, 1e17, 1e30])
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize(("surrogate", "power"), [("hinge", 1), ("squared_hinge", 2)])
+    def test_ndcg(self, size, dtype, surrogate, power):
+        scores = torch.tensor([size, size, -size, 0.0, size], dtype=dtype, requires_grad=True)
+        ranks = [sum(row) for row in self.exact(scores, power)]
+        wanted = -sum(1 / math.log2(1 + ranks[i]) for i in (0, 2)) / (1 + 1 / math.log2(3))
+        loss = F.ndcg_loss(scores, self.TARGET, torch.zeros(5, dtype=torch.int64), surrogate=surrogate)
+        assert loss.item() == pytest.approx(wanted, rel=1e-6)
+        assert torch.autograd.grad(loss, scores)[0].isfinite().all()
+
+    @pytest.mark.parametrize("power", [0, 1, 2])
+    def test_sums(self, power):
+        thresholds = torch.tensor([1e16, 2.0, -1e17, 1e16 + 2], dtype=torch.float64)
+        points = torch.tensor([1e16, 1.0, 1e16 + 2, -1e17], dtype=torch.float64)
+        sums = hinge_sums(thresholds, points, torch.ones(4, dtype=torch.float64), power, margin=3.0)
+        above = [[3 + int(x) - int(t) for x in points.tolist()] for t in thresholds.tolist()]
+        wanted = [sum(a**power for a in row if a > 0) for row in above]
+        np.testing.assert_allclose(sums.tolist(), [float(x) for x in wanted], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("log_likelihood", [False, True])
+def test_neighbours_whose_squared_distances_are_numbers(dtype, log_likelihood):
+    """Of 1e15, that is; 1e20 in float32 has squares in float64, but a likelihood that float32 has no number for."""
+    z, labels = torch.tensor([[0.0], [1.0], [5.0], [7.0]], dtype=dtype), torch.tensor([0, 1, 0, 1])
+    for size in (1e15, 1e20):
+        far = (z * size).requires_grad_()
+        if log_likelihood and size == 1e20 and dtype == torch.float32:
+            with pytest.raises(
+                ValueError, match=r"embeddings is too large: the value, .*e\+41, overflows torch.float32"
+            ):
+                F.nca_loss(far, labels, log_likelihood=True)
+        else:
+            loss = F.nca_loss(far, labels, log_likelihood=log_likelihood)
+            assert loss.isfinite()
+            assert torch.autograd.grad(loss, far)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("log_likelihood", [False, True])
+def test_neighbours_whose_squared_distances_overflow(log_likelihood):
+    z = torch.tensor([[0.0], [1e160], [-1e160]], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"the squared length of embeddings\[1, 0\] is inf, too large"):
+        F.nca_loss(z, torch.tensor([0, 0, 1]), log_likelihood=log_likelihood)
+
+
+BEYOND = [
+    (F.list_net_loss, (torch.tensor([-6e4, 6e4]), torch.tensor([1, 0]), torch.tensor([0, 0]))),
+    (F.list_mle_loss, (torch.tensor([-6e4, -6e4, 6e4]), torch.tensor([2, 1, 0]), torch.tensor([0, 0, 0]))),
+    (F.cox_loss, (torch.tensor([-6e4, 6e4]), torch.tensor([1.0, 2.0]), torch.tensor([1, 0]))),
+    (F.softmax_loss, (torch.tensor([-6e4]), torch.tensor([[-6e4, 6e4]]))),
+    (F.partial_auc_loss, (torch.tensor([-6e4, 6e4]), torch.tensor([1, 0]))),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments"), BEYOND)
+def test_a_value_that_half_precision_has_no_number_for(function, arguments):
+    half = [x.half() if x.is_floating_point() else x for x in arguments]
+    assert function(*arguments).isfinite()
+    with pytest.raises(ValueError, match=r"is too large: the value, .*, overflows torch.float16"):
+        function(*half)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name not in ("nca_loss", "contrastive_loss")], ids=str)
+def test_the_largest_numbers_are_refused_by_name(case):
+    """Or have a value: no NaN, and no infinity but for powers."""
+    floats, others = case.make(n=12, dtype=torch.float64)
+    floats = [(x.detach().sign() * torch.finfo(x.dtype).max).requires_grad_() for x in floats]
+    names = "scores|risk|log_likelihood|log_weight|target_logit|logits|losses"
+    try:
+        loss, gradients = value_and_gradients(case, floats, others)
+    except ValueError as error:
+        assert re.search(rf"\b({names})\b", str(error))  # noqa: PT017
+    else:
+        assert case.name == "p_norm_push_loss" or loss.isfinite()
+        assert loss.isinf() or all(gradient.isfinite().all() for gradient in gradients)
+
+
 class TestPNormPush:
+    @pytest.mark.parametrize("size", [1e4, 1e200, 4e307])
+    def test_scores_of_any_size(self, size):
+        scores = torch.tensor([size, -size, -size], dtype=torch.float64, requires_grad=True)
+        for target, wanted in (([1, 0, 0], 0.0), ([1, 1, 0], 0.5**4), ([0, 1, 1], math.inf)):
+            loss = F.p_norm_push_loss(scores, torch.tensor(target))
+            assert loss == wanted
+            assert loss.isinf() or torch.autograd.grad(loss, scores)[0].isfinite().all()
+
     def test_huge_scores_with_small_differences(self):
         (scores,), (target,) = Case("p_norm_push_loss", binary).make(n=20)
         loss, gradient = value_and_gradients(Case("p_norm_push_loss", binary), [scores], [target])

@@ -136,7 +136,7 @@ NDCG = Case(
     exact_options=("surrogate", "margin", "k", "sharpness"),
 )
 COX = Case(losses.CoxLoss, survival, functional.cox_loss, (1,))
-BASELINE_COX = Case(losses.BaselineCoxLoss, survival, functional.cox_loss, (1, 0), indexed=False)
+BASELINE_COX = Case(losses.BaselineCoxLoss, survival, functional.cox_loss, (0, 1), indexed=False)
 LATENT = Case(losses.LatentVariableLoss, latent, functional.latent_variable_loss)
 SOFTMAX = Case(losses.SoftmaxLoss, logits, all_logits)
 CONTRASTIVE = Case(

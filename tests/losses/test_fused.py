@@ -141,10 +141,13 @@ def test_an_exact_own_term_keeps_its_digits_in_single_precision(n_pos):
     torch.testing.assert_close(scores.grad.double(), again.grad, rtol=1e-5, atol=1e-7)
 
 
-def test_a_common_offset_costs_push_no_digits():
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_common_offset_costs_push_no_digits(fused):
+    """By hand, and by the estimate that ``eval()`` takes."""
     scores = torch.tensor([0.0, 0.5, -0.25, 1.0, 0.125], requires_grad=True)
     target, index = torch.tensor([1, 0, 0, 1, 1]), torch.arange(5)
-    values = [losses.PNormPushLoss(5, rule=fcco.BSGD())(scores + shift, target, index).item() for shift in (0, 1e6)]
+    loss_fn = losses.PNormPushLoss(5, rule=fcco.BSGD()).train(fused)
+    values = [loss_fn(scores + shift, target, index).item() for shift in (0, 1e6)]
     assert values[1] == pytest.approx(values[0], rel=1e-6)
 
 

@@ -188,3 +188,13 @@ class TestErrors:
     def test_step_size(self):
         with pytest.raises(ValueError, match="lr must be finite and above 0"):
             losses.MAMLLoss(5, 3, lr=0.0)
+
+
+def test_a_model_of_fewer_digits_than_the_table():
+    loss_fn = losses.MAMLLoss.for_model(make_model(), TASKS, 0.1, rule=fcco.SOX(0.5))
+    for dtype in (torch.float64, torch.float32):
+        model = make_model().to(dtype)
+        support, query = ([part.to(dtype) for part in data] for data in tasks())
+        loss = loss_fn(model, support, query, torch.arange(TASKS))
+        assert all(gradient.dtype == dtype for gradient in gradients(loss, model))
+    assert loss.item() == pytest.approx(functional.maml_loss(model, support, query, lr=0.1).item())

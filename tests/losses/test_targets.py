@@ -40,16 +40,25 @@ def test_counts(case, form):
 )
 @pytest.mark.parametrize("form", FORMS, ids=["list", "numpy", "tensor", "tuple"])
 def test_lists(case, form):
-    """Sizes, relevant items, totals and ideal gains, each worked out here query by query."""
+    """Sizes, relevant items and shares of totals or ideal gains, each worked out here query by query."""
+    kind = "gain" if case.loss is losses.NDCGLoss else case.options.get("target", "proportional")
     population = case.population()
     relevance, query = population[1]
     rows = []
     for q in query:
         y = relevance[query == q].double()
         gains = np.sort((2**y - 1).numpy())[::-1][: case.options.get("k")]
-        total = y.exp().sum() if case.options.get("target") == "softmax" else y.sum()
-        rows.append((len(y), int((y > 0).sum()), total.log(), (gains / np.log2(np.arange(len(gains)) + 2)).sum()))
-    by_hand = Lists(*(torch.tensor(column) for column in zip(*rows, strict=True)))
+        total = {
+            "proportional": y.sum(),
+            "softmax": y.exp().sum(),
+            "gain": torch.tensor((gains / np.log2(np.arange(len(gains)) + 2)).sum()),
+        }[kind]
+        rows.append((len(y), int((y > 0).sum()), total.item()))
+    size, relevant, total = (torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True))
+    y = relevance.double()
+    weight = {"proportional": y, "softmax": y.exp(), "gain": 2**y - 1}[kind]
+    share = weight / total.where(total > 0, 1.0)
+    by_hand = Lists(size.long(), relevant.long(), share, query.unique(return_inverse=True)[1], relevance)
     made = case.loss.from_targets(form(relevance), form(query), **case.options)
     torch.testing.assert_close(
         run(case, made, population), run(case, case.loss(13, lists=by_hand, **case.options), population)
@@ -92,5 +101,41 @@ def test_a_short_index_names_what_it_belongs_to():
 
 
 def test_a_relevance_beyond_the_gain_is_refused_at_once():
-    with pytest.raises(ValueError, match=r"relevance 2000.0 is too large: 2\*\*relevance overflows"):
+    with pytest.raises(ValueError, match=r"relevance\[0\] is 2000.0, too large: 2\*\*relevance overflows"):
         losses.NDCGLoss.from_targets([2000.0, 1.0], [0, 0])
+
+
+HUGE = [[1.7e308, 1.7e308, 0.0], [1e300, 1.0, 0.0], [3e38, 3e38, 3e38], [1e17, 1e17, 1.0]]
+
+
+@pytest.mark.parametrize("relevance", HUGE, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("target", ["proportional", "softmax"])
+def test_relevances_near_the_largest_float(relevance, dtype, target):
+    """P(y) adds up to 1 in a list, so that equal scores give log 3, however many digits the scores have."""
+    relevance, query = torch.tensor(relevance, dtype=torch.float64), torch.tensor([4, 4, 4])
+    scores, index = torch.zeros(3, dtype=dtype, requires_grad=True), torch.arange(3)
+    known, unknown = losses.ListNetLoss.from_targets(relevance, query, target=target), losses.ListNetLoss(3, target)
+    found = [loss_fn(scores, relevance, query, index) for loss_fn in (known, unknown)]
+    found.append(fcco.functional.list_net_loss(scores, relevance, query, target=target))
+    torch.testing.assert_close(torch.stack(found), torch.full((3,), 3.0, dtype=dtype).log())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gains_that_only_double_precision_has_numbers_for(dtype):
+    relevance, query = torch.tensor([1000.0, 1.0, 0.0], dtype=torch.float64), torch.tensor([4, 4, 4])
+    scores, index = torch.zeros(3, dtype=dtype, requires_grad=True), torch.arange(3)
+    for loss_fn in (losses.NDCGLoss.from_targets(relevance, query), losses.NDCGLoss(3)):
+        assert loss_fn(scores, relevance, query, index).item() == pytest.approx(-0.5)  # of rank 3
+
+
+def test_gains_whose_sum_overflows():
+    scores, query = torch.zeros(3), torch.zeros(3, dtype=torch.int64)
+    relevance = torch.full((3,), 1023.9, dtype=torch.float64)
+    message = r"relevance\[0\] is 1023.9, too large: the sum of 2\*\*relevance over its query overflows"
+    with pytest.raises(ValueError, match=message):
+        losses.NDCGLoss.from_targets(relevance, query)
+    with pytest.raises(ValueError, match=message):
+        losses.NDCGLoss(3)(scores, relevance, query, torch.arange(3))
+    with pytest.raises(ValueError, match=message):
+        fcco.functional.ndcg_loss(scores, relevance, query)

@@ -1,6 +1,7 @@
 """The mean of the inner estimate over all batches of a tiny population, by enumeration."""
 
 import copy
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, combinations, product
 from math import comb
@@ -91,10 +92,31 @@ class TestNeighbours:
     def test_any_balance_of_all_classes(self, counts):
         check_unbiased(NCA, strata(NCA, lambda y: y, dict(enumerate(counts))))
 
+    def test_labels_that_skip_a_number(self):
+        """A batch cannot have a class that nobody has: it has all classes, and may hold any share of each."""
+
+        def skipping(rng, n):
+            floats, [labels] = NCA.data(rng, n)
+            return floats, [2 * labels]
+
+        case = replace(NCA, data=skipping)
+        check_unbiased(case, strata(case, lambda y: y, {0: 3, 2: 2, 4: 1, 6: 1}))
+
     @pytest.mark.parametrize("size", [2, 4, 8])
     def test_at_random(self, size):
         covered, has_term = check_unbiased(NCA, subsets(size), known=False)
         assert torch.equal(covered, has_term)
+
+    def test_a_class_without_members_changes_nothing(self):
+        """A batch has all classes if it has all that anybody is of: each is then weighed by its size."""
+        labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
+        z, rows = torch.randn(N, 2, dtype=torch.float64), torch.tensor([0, 1, 4, 5, 7])
+        tables = []
+        for numbers in (labels, torch.tensor([0, 2, 5])[labels]):
+            loss_fn = losses.NCALoss.from_targets(numbers)
+            loss_fn(z[rows].requires_grad_(), numbers[rows], rows)
+            tables.append(loss_fn.table.u[rows])
+        torch.testing.assert_close(*tables, rtol=1e-12, atol=1e-13)
 
     def test_mates_over_represented_and_others_at_random(self):
         """Two of the own class, and two of all others: what the own class has is weighed apart."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
-from fcco.functional._checks import as_mask, check_count, check_floats, check_number
+from fcco.functional._checks import as_mask, as_value, check_count, check_floats, check_number
 from fcco.functional._pairs import reduce_pairs, surrogate_sums
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.functional._tensors import at_least_float32, graph_zero, widen
+from fcco.functional._tensors import at_least_float32, graph_zero, mean, widen
 
 
 def _split(scores: Tensor, target: Tensor, chunk: int | None) -> tuple[Tensor, Tensor]:
     """Scores of the positives and of the negatives."""
     check_count(chunk, "chunk")
-    check_floats(scores, "scores")
+    check_floats(scores, "scores", room=4)
     positive = as_mask(target, "target", scores, "scores")
     return scores[positive], scores[~positive]
 
@@ -108,8 +109,11 @@ def p_norm_push_loss(
     if len(positives) == 0 or len(negatives) == 0:
         return graph_zero(scores)
     if ell.is_exp:
-        height = (p * widen(negatives)).logsumexp(0) - math.log(len(negatives))
-        depth = (-widen(positives)).logsumexp(0) - math.log(len(positives))
+        own, rivals = widen(negatives), widen(positives)
+        # Only differences count, and those to the lowest rival stay numbers; -inf would have no gradient.
+        lowest = rivals.detach().amin()
+        depth = (lowest - rivals).logsumexp(0) - math.log(len(rivals))
+        height = (p * (own - lowest)).clamp(min=torch.finfo(own.dtype).min).logsumexp(0) - math.log(len(own))
         loss = (height + p * depth).exp()
     else:
         loss = (surrogate_sums(-negatives, -positives, ell, chunk=chunk) / len(positives)).pow(p).mean()
@@ -158,4 +162,4 @@ def partial_auc_loss(
         return graph_zero(scores)
     own, rivals = at_least_float32(positives)[None], at_least_float32(negatives)[None]
     peaks = reduce_pairs(own, rivals, lambda t, _: (ell(t) / temperature).logsumexp(2), chunk=chunk)
-    return (temperature * (peaks - math.log(len(negatives))).mean()).to(scores.dtype)
+    return as_value(temperature * mean(peaks - math.log(len(negatives))), scores, "scores")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of, whole_number
+from fcco.functional._tensors import at_least_float32
 
 
 def refuse_where(name: str, values: Tensor, bad: Tensor, wanted: str) -> None:
@@ -28,10 +29,11 @@ def _check_tensor(tensor: Any, name: str) -> None:
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
 
 
-def check_floats(tensor: Any, name: str, shape: str = "[n]", *, zero_weight: bool = False) -> None:
+def check_floats(tensor: Any, name: str, shape: str = "[n]", *, zero_weight: bool = False, room: float = 1.0) -> None:
     """A floating tensor with as many dimensions as ``shape`` names, not empty, finite.
 
-    With ``zero_weight``, the tensor holds logarithms, and -inf is legal: the logarithm of 0.
+    With ``zero_weight``, the tensor holds logarithms, and -inf is legal: the logarithm of 0. With ``room``, so many
+    times each value is a number too, in float32 at least: differences of two take 2.
     """
     _check_tensor(tensor, name)
     if not tensor.is_floating_point():
@@ -45,6 +47,20 @@ def check_floats(tensor: Any, name: str, shape: str = "[n]", *, zero_weight: boo
         refuse_where(name, values, ~(values < math.inf), "neither a finite number nor -inf")
     else:
         refuse_where(name, values, ~values.isfinite(), "not a finite number")
+    largest = torch.finfo(torch.promote_types(tensor.dtype, torch.float32)).max / room
+    if largest < torch.finfo(tensor.dtype).max:
+        too_large = values.abs() > largest
+        if zero_weight:
+            too_large = too_large & (values > -math.inf)
+        refuse_where(name, values, too_large, f"too large: {room:g} times that overflows")
+
+
+def as_value(value: Tensor, like: Tensor, name: str) -> Tensor:
+    """The value of an objective in the dtype of its argument; refuses one that is no number there."""
+    rounded = value.to(like.dtype)
+    if reads_are_free(rounded) and not rounded.isfinite():
+        raise ValueError(f"{name} is too large: the value, {value.item():g}, overflows {like.dtype}")
+    return rounded
 
 
 def check_same(tensor: Tensor, name: str, like: Tensor, like_name: str) -> None:
@@ -113,10 +129,6 @@ def check_relevance(relevance: Any, like: Tensor, like_name: str, *, signed: boo
         refuse_where("relevance", relevance, relevance < 0, "negative")
 
 
-def check_gain(gain: Tensor, relevance: Tensor) -> None:
-    refuse_where("relevance", relevance, gain.isinf(), "too large: 2**relevance overflows")
-
-
 def check_time(time: Any, like: Tensor, like_name: str) -> None:
     """One time for each row of ``like``: not NaN, not negative. Only the order of times matters, so inf is one."""
     check_per_example(time, "time", like, like_name)
@@ -133,9 +145,16 @@ def check_some_weight(log_weight: Tensor, name: str) -> None:
 
 
 def check_directions(vectors: Tensor, name: str) -> None:
-    norm = vectors.detach().abs().amax(1)
-    if bool((norm == 0).any()):
-        raise ValueError(f"{name}[{int((norm == 0).nonzero()[0])}] is the zero vector, which has no direction")
+    """Refuse vectors that are 0, or so short that the slope of their direction, 1 over the length, overflows."""
+    size = at_least_float32(vectors.detach()).abs().amax(1)
+    shortest = torch.finfo(size.dtype).tiny * 2**20
+    refuse_where(f"the length of {name}", size, size < shortest, "of a vector that has no direction")
+
+
+def check_squares(norm: Tensor) -> None:
+    """Refuse embeddings whose squared length is such that squared distances may overflow."""
+    too_large = ~(norm.detach() < torch.finfo(norm.dtype).max / 4)
+    refuse_where("the squared length of embeddings", norm.detach(), too_large, "too large for squared distances")
 
 
 def check_number(value: Any, name: str, *, at_least: float | None = None, above: float | None = None) -> None:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 
-def hinge_sums(thresholds: Tensor, points: Tensor, weights: Tensor, power: int) -> Tensor:
-    r"""For every threshold, the weighted sum of a power of how far the points lie above it.
+def hinge_sums(thresholds: Tensor, points: Tensor, weights: Tensor, power: int, margin: float = 0.0) -> Tensor:
+    r"""For every threshold, the weighted sum of a power of how far the points lie above it, plus a margin.
 
-    .. math:: H_k(\theta_i) = \sum_j c_j (x_j - \theta_i)_+^k
+    .. math:: H_k(\theta_i) = \sum_j c_j (m + x_j - \theta_i)_+^k
 
     Any number of times differentiable in all three tensors; at a kink the derivative from the left is meant.
 
@@ -20,6 +20,7 @@ def hinge_sums(thresholds: Tensor, points: Tensor, weights: Tensor, power: int) 
         points: x, [..., N], with the same leading dimensions, each of which is a problem of its own.
         weights: c, [..., N].
         power: k, 0 (a count of the points above), 1 or 2.
+        margin: m. It is not lost on thresholds so large that taking it off changes nothing.
 
     Returns:
         [..., M].
@@ -27,53 +28,69 @@ def hinge_sums(thresholds: Tensor, points: Tensor, weights: Tensor, power: int) 
     >>> hinge_sums(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 3.0]), torch.ones(2), power=2)
     tensor([10.,  1.])
     """
-    return _HingeSums.apply(thresholds, points, weights, power)
+    return _HingeSums.apply(thresholds, points, weights, power, margin)
 
 
 class _HingeSums(torch.autograd.Function):
     @staticmethod
-    def forward(thresholds: Tensor, points: Tensor, weights: Tensor, power: int) -> Tensor:
-        return _sweep(thresholds, points, weights, power)
+    def forward(thresholds: Tensor, points: Tensor, weights: Tensor, power: int, margin: float) -> Tensor:
+        return _sweep(thresholds, points, weights, power, margin)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int, float], output: Tensor) -> None:
         ctx.save_for_backward(*inputs[:3])
-        ctx.power = inputs[3]
+        ctx.power, ctx.margin = inputs[3:]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Seen from the points, the thresholds are points, mirrored: the derivatives are sums of hinges again."""
         thresholds, points, weights = ctx.saved_tensors
-        power = ctx.power
+        power, margin = ctx.power, ctx.margin
         by_threshold = by_point = by_weight = None
         if ctx.needs_input_grad[0]:
-            slope = hinge_sums(thresholds, points, weights, power - 1) if power else torch.zeros_like(grad)
+            slope = hinge_sums(thresholds, points, weights, power - 1, margin) if power else torch.zeros_like(grad)
             by_threshold = -power * grad * slope
         if ctx.needs_input_grad[1]:
-            slope = hinge_sums(-points, -thresholds, grad, power - 1) if power else torch.zeros_like(points)
+            slope = hinge_sums(-points, -thresholds, grad, power - 1, margin) if power else torch.zeros_like(points)
             by_point = power * weights * slope
         if ctx.needs_input_grad[2]:
-            by_weight = hinge_sums(-points, -thresholds, grad, power)
-        return by_threshold, by_point, by_weight, None
+            by_weight = hinge_sums(-points, -thresholds, grad, power, margin)
+        return by_threshold, by_point, by_weight, None, None
 
 
-def _sweep(thresholds: Tensor, points: Tensor, weights: Tensor, power: int) -> Tensor:
+def _sweep(thresholds: Tensor, points: Tensor, weights: Tensor, power: int, margin: float) -> Tensor:
     """Go down through thresholds and points, integrating: H_1 is the integral of H_0, H_2 twice that of H_1.
 
     Expanding the powers into prefix sums of x and x² would subtract large numbers from each other; here, with weights
     of one sign, only numbers of one sign are added, whatever the offset and the spread of the scores.
     """
+    lowered = thresholds - margin
     # Thresholds come first, and the sort is stable: a point at the threshold does not count as above.
-    level, order = torch.cat([thresholds, points], -1).sort(stable=True, dim=-1, descending=True)
+    level = torch.cat([lowered, points], -1)
+    rest = torch.cat([lost_digits(thresholds, lowered, margin), torch.zeros_like(points)], -1)
+    by_rest = rest.argsort(stable=True, dim=-1, descending=True)
+    level, order = level.gather(-1, by_rest).sort(stable=True, dim=-1, descending=True)
+    order = by_rest.gather(-1, order)
+    rest = rest.gather(-1, order)
     sums = torch.cat([torch.zeros_like(thresholds), weights], -1).gather(-1, order).cumsum(-1)
     if power:
         gap = torch.zeros_like(level)
-        gap[..., 1:] = level[..., :-1] - level[..., 1:]
+        gap[..., 1:] = (level[..., :-1] - level[..., 1:]) + (rest[..., :-1] - rest[..., 1:])
         count = _shift(sums)
         sums = (gap * count).cumsum(-1)
         if power == 2:
             sums = (gap * (2 * _shift(sums) + gap * count)).cumsum(-1)
     return torch.empty_like(sums).scatter_(-1, order, sums)[..., : thresholds.shape[-1]]
+
+
+def lost_digits(thresholds: Any, lowered: Any, margin: float) -> Any:
+    """What rounding took off ``thresholds - margin`` to give ``lowered``, where it is over a millionth of the margin.
+
+    Less than that is taken for nothing, so that a point at the kink stays there.
+    """
+    step = lowered - thresholds
+    lost = (thresholds - (lowered - step)) - (margin + step)  # Knuth's exact sum
+    return lost * (abs(lost) > margin * 2**-20)
 
 
 def _shift(sums: Tensor) -> Tensor:

@@ -104,10 +104,12 @@ def stratum_weight(
         copies: c, how often the own example stands in the batch, where its term is apart; None: it is not.
 
     Returns:
-        Of the shape of b or c; 0 where the stratum is empty (or has no other member): its sum cannot be estimated.
+        Of the shape of b or c; where the batch has nobody (else) of the stratum, it is a number without a use.
     """
     count = _rivals(member, copies).to(like.dtype)
-    return (population - int(copies is not None)) / count.clamp(min=1) * (count > 0)
+    rest = population - int(copies is not None)
+    rest = rest.clamp(min=0) if isinstance(rest, Tensor) else rest  # where a batch is all there is, it may lack some
+    return rest / count.clamp(min=1)
 
 
 def can_estimate(member: Tensor, population: int | Tensor, *, copies: int | Tensor | None = None) -> Tensor:

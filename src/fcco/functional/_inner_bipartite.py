@@ -25,9 +25,10 @@ from fcco.functional._surrogates import Surrogate
 from fcco.functional._tensors import at_least_float32
 
 
-def _check(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _check(scores: Tensor, target: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor]:
     """Scores, and which are of positives."""
-    check_floats(scores, "scores", "[B]")
+    # Twice the difference of two scores is the slope of a squared hinge; a sigmoid takes any.
+    check_floats(scores, "scores", "[B]", room=1 if surrogate.name == "sigmoid" else 4)
     return at_least_float32(scores), as_mask(target, "target", scores, "scores", signs=False)
 
 
@@ -63,7 +64,7 @@ def average_precision_inner(
         inner [B, 2], weight [B].
     """
     check_own_term(own_term)
-    scores, positive = _check(scores, target)
+    scores, positive = _check(scores, target, surrogate)
     size, positives = (len(scores), positive.sum()) if n is None or n_pos is None else (n, n_pos)
     copies = None if rows is None else copies_of(rows, scores, outer)
     apart = None if own_term == "sampled" else 1 if copies is None else copies.sum(1)
@@ -138,7 +139,7 @@ def p_norm_push_inner(scores: Tensor, target: Tensor, *, surrogate: Surrogate, o
     Returns:
         inner [B], weight [B].
     """
-    scores, positive = _check(scores, target)
+    scores, positive = _check(scores, target, surrogate)
     count = positive.sum().to(scores.dtype).clamp(min=1)
     counts = ~outer_of(positive, outer) & positive.any()
     if surrogate.is_exp:
@@ -167,7 +168,7 @@ def partial_auc_inner(
     Returns:
         inner [B], weight [B].
     """
-    scores, positive = _check(scores, target)
+    scores, positive = _check(scores, target, surrogate)
     negative = ~positive
     count = negative.sum().to(scores.dtype).clamp(min=1)
     # Only pairs that count are given to ℓ, which may overflow on others and leave no number behind.

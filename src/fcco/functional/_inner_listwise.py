@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fcco._repeats import number_distinct
-from fcco.functional._checks import check_choice, check_floats, check_gain, check_integers, check_relevance
+from fcco.functional._checks import check_choice, check_floats, check_integers, check_relevance
 from fcco.functional._inner import (
     Estimate,
     above,
@@ -23,6 +22,7 @@ from fcco.functional._inner import (
     settle,
     stratum_weight,
 )
+from fcco.functional._listwise import gain_share, relevance_share
 from fcco.functional._surrogates import Surrogate
 from fcco.functional._tensors import at_least_float32
 
@@ -34,16 +34,18 @@ def check_list_own_term(own_term: str) -> None:
 
 
 class Lists(NamedTuple):
-    """What is known of the query of each item: [B] each, or [n] for all items of the population."""
+    """What is known of each item and its query: [B] each, or [n] for all items of the population."""
 
     size: Tensor
     """Items the query has."""
     relevant: Tensor
     """Those with a relevance above 0."""
-    log_total: Tensor
-    """log of the sum over the query of what P(y) is proportional to; -inf where the sum is 0."""
-    ideal: Tensor
-    """The query's ideal discounted cumulative gain."""
+    share: Tensor
+    """How much the item counts in its query: P(y), or its gain over the ideal one."""
+    number: Tensor
+    """Of the query: 0, 1, ..."""
+    relevance: Tensor
+    """Of the item itself."""
 
     def at(self, rows: Tensor) -> Lists:
         """The same for some items."""
@@ -94,7 +96,8 @@ def pair_items(
         size, relevant, rows = _per_query(torch.ones_like(query), query), _per_query(is_relevant, query), None
     else:
         size, relevant = lists.size, lists.relevant
-    own_size = torch.where(is_relevant, relevant, size - relevant)
+    # An item is one of its stratum at least, whatever was said of the population.
+    own_size = torch.where(is_relevant, relevant, size - relevant).clamp(min=1)
     # Where all pairs are there, counting them is cheaper than sorting.
     if outer is None:
         in_stratum = alike.sum(1)
@@ -153,7 +156,7 @@ def _per_query(values: Tensor, query: Tensor) -> Tensor:
 
 def _check(scores: Tensor, relevance: Tensor, query: Tensor, own_term: str, *, signed: bool) -> None:
     check_list_own_term(own_term)
-    check_floats(scores, "scores", "[B]")
+    check_floats(scores, "scores", "[B]", room=4)
     check_relevance(relevance, scores, "scores", signed=signed)
     check_integers(query, "query", scores, "scores")
 
@@ -161,6 +164,11 @@ def _check(scores: Tensor, relevance: Tensor, query: Tensor, own_term: str, *, s
 def _all_items(pairs: Pairs) -> Tensor:
     """[B]: weights of items that are all visited equally often: a query's add up to what the batch has of it."""
     return pairs.each * pairs.same_query.sum(1) / pairs.size * pairs.known
+
+
+def _relevant_items(pairs: Pairs, relevance: Tensor, outer: slice | None) -> Tensor:
+    """[B]: 1 for relevant items that can be estimated, all of which are visited equally often."""
+    return (outer_of(relevance > 0, outer) & pairs.known).to(pairs.above.dtype)
 
 
 def _queries(item: Tensor, size: Tensor) -> Tensor:
@@ -207,16 +215,14 @@ def list_net_inner(
     softmax = target == "softmax"
     _check(scores, relevance, query, own_term, signed=softmax)
     pairs = pair_items(scores, relevance, query, lists, own_term, rows, outer)
-    y = relevance.to(pairs.above.dtype)
-    log_share = y if softmax else y.log()
-    possible = log_share > -math.inf
     if lists is None:
-        log_total = masked_logsumexp(log_share.expand_as(pairs.above), pairs.same_query & possible)
+        share = relevance_share(relevance, number_distinct(query), len(query), target)
     else:
-        log_total = outer_of(lists.log_total.to(y.dtype), outer)
-    possible, log_share = outer_of(possible, outer), outer_of(log_share, outer)
-    share = torch.where(possible, log_share - log_total, -math.inf).exp()
-    item, size = (_all_items(pairs), pairs.size) if softmax else ((possible & pairs.known).to(y.dtype), pairs.relevant)
+        share, relevance = lists.share, lists.relevance
+    share = outer_of(share, outer).to(pairs.above.dtype)
+    item, size = (
+        (_all_items(pairs), pairs.size) if softmax else (_relevant_items(pairs, relevance, outer), pairs.relevant)
+    )
     return settle(_log_sum(pairs, pairs.stands_for > 0), share * item, log=True, total=_queries(item, size))
 
 
@@ -289,28 +295,13 @@ def ndcg_inner(
     """
     _check(scores, relevance, query, own_term, signed=False)
     pairs = pair_items(scores, relevance, query, lists, own_term, rows, outer)
-    y = relevance.to(pairs.above.dtype)
-    gain = torch.expm1(y * math.log(2))
-    check_gain(gain, relevance)
+    if lists is None:
+        share = gain_share(relevance, number_distinct(query), len(query), k)
+    else:
+        share, relevance = lists.share, lists.relevance
     if surrogate.is_exp:
         inner = _log_sum(pairs, pairs.stands_for > 0)
     else:
-        inner = (surrogate(pairs.above).masked_fill(diagonal(y, outer), 1.0) * pairs.stands_for).sum(1)
-    ideal = _batch_ideal(gain, query, k) if lists is None else lists.ideal.to(y.dtype)
-    item = (outer_of(relevance > 0, outer) & pairs.known).to(y.dtype)
-    share = torch.where(item > 0, outer_of(gain / ideal, outer), 0.0)
+        inner = (surrogate(pairs.above).masked_fill(diagonal(scores, outer), 1.0) * pairs.stands_for).sum(1)
+    share, item = outer_of(share, outer).to(pairs.above.dtype), _relevant_items(pairs, relevance, outer)
     return settle(inner, share * item, log=surrogate.is_exp, total=_queries(item, pairs.relevant))
-
-
-def _batch_ideal(gain: Tensor, query: Tensor, k: int | None) -> Tensor:
-    """[B]: the ideal DCG of each item's query, as far as the batch has it."""
-    list_of = number_distinct(query)
-    by_gain = gain.argsort(descending=True, stable=True)
-    order = by_gain[list_of[by_gain].argsort(stable=True)]
-    size = torch.zeros_like(list_of).index_add(0, list_of, torch.ones_like(list_of))
-    place = torch.empty_like(order).scatter(0, order, torch.arange(len(gain), device=gain.device))
-    rank = place - (size.cumsum(0) - size)[list_of] + 1
-    terms = gain / (rank + 1).to(gain.dtype).log2()
-    if k is not None:
-        terms = terms * (rank <= k)
-    return torch.zeros_like(terms).index_add(0, list_of, terms)[list_of]

@@ -7,7 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from fcco.functional._checks import check_floats, check_integers, check_same, refuse_where
+from fcco.functional._checks import (
+    check_directions,
+    check_floats,
+    check_integers,
+    check_same,
+    check_squares,
+    refuse_where,
+)
 from fcco.functional._inner import (
     Estimate,
     OwnTerm,
@@ -89,7 +96,8 @@ def _by_class(
     in_batch = torch.zeros_like(sizes).index_add(0, labels, torch.ones_like(labels, dtype=sizes.dtype))
     own_size = outer_of(sizes[labels], outer)
     of_mates = stratum_weight(alike, own_size, logits, copies=counts)
-    among_mates = masked_logsumexp(logits, alike & ~copies) + of_mates.log()
+    mates = alike & ~copies & (of_mates > 0).unsqueeze(1)
+    among_mates = masked_logsumexp(logits, mates) + of_mates.log()
     of_strangers = stratum_weight(~alike, sizes.sum() - own_size, logits).unsqueeze(1)
     by_size = (sizes / in_batch)[labels].unsqueeze(0)
     has_all = ((in_batch > 0) | (sizes == 0)).all()
@@ -104,8 +112,7 @@ def squared_distances(embeddings: Tensor, outer: slice | None = None) -> Tensor:
     """[B, B] of |z_i - z_j|². Centred first, so that the product loses no digits to a common offset."""
     z = embeddings - embeddings.detach().mean(0)
     norm = z.square().sum(1)
-    too_large = ~(norm.detach() < torch.finfo(norm.dtype).max / 4)
-    refuse_where("the squared length of embeddings", norm.detach(), too_large, "too large for squared distances")
+    check_squares(norm)
     own, own_norm = outer_of(z, outer), outer_of(norm, outer)
     return (own_norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * product(own, z.T)).clamp(min=0.0)
 
@@ -169,7 +176,6 @@ def _directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     check_floats(first, "first", "[B, d]")
     check_floats(second, "second", "[B, d]")
     check_same(second, "second", first, "first")
-    for name, vectors in (("first", first), ("second", second)):
-        size = vectors.detach().abs().amax(1)
-        refuse_where(f"the length of {name}", size, size == 0, "of a vector that has no direction")
+    check_directions(first, "first")
+    check_directions(second, "second")
     return _unit(at_least_float32(first)), _unit(at_least_float32(second))

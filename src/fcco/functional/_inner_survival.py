@@ -59,7 +59,7 @@ def cox_inner(
         inner [B], weight [B].
     """
     check_own_term(own_term)
-    check_floats(risk, "risk", "[B]")
+    check_floats(risk, "risk", "[B]", room=4)
     check_time(time, risk, "risk")
     seen = as_mask(event, "event", risk, "risk", signs=False)
     risk = at_least_float32(risk)

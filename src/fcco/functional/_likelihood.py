@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fcco.functional._checks import check_floats, check_per_example, check_same, check_some_weight
-from fcco.functional._tensors import at_least_float32
+from fcco.functional._checks import as_value, check_floats, check_per_example, check_same, check_some_weight
+from fcco.functional._tensors import at_least_float32, mean
 
 
 def latent_variable_loss(log_likelihood: Tensor, log_weight: Tensor) -> Tensor:
@@ -30,16 +30,16 @@ def latent_variable_loss(log_likelihood: Tensor, log_weight: Tensor) -> Tensor:
 
     Reference: Guu et al., *Retrieval Augmented Language Model Pre-Training*, ICML 2020.
     """
-    check_floats(log_likelihood, "log_likelihood", "[n, Z]", zero_weight=True)
-    check_floats(log_weight, "log_weight", "[n, Z]", zero_weight=True)
+    check_floats(log_likelihood, "log_likelihood", "[n, Z]", zero_weight=True, room=4)
+    check_floats(log_weight, "log_weight", "[n, Z]", zero_weight=True, room=4)
     check_same(log_weight, "log_weight", log_likelihood, "log_likelihood")
     check_some_weight(log_weight, "log_weight")
-    check_some_weight(log_likelihood + log_weight, "log_likelihood + log_weight")
+    check_some_weight(at_least_float32(log_likelihood) + at_least_float32(log_weight), "log_likelihood + log_weight")
     weight = at_least_float32(log_weight)
     # The largest weight of a row cancels; taken off first, it takes no digits with it.
     weight = weight - weight.detach().amax(1, keepdim=True)
     joint = at_least_float32(log_likelihood) + weight
-    return (weight.logsumexp(1) - joint.logsumexp(1)).mean().to(log_likelihood.dtype)
+    return as_value(mean(weight.logsumexp(1) - joint.logsumexp(1)), log_likelihood, "log_likelihood")
 
 
 def softmax_loss(target_logit: Tensor, logits: Tensor) -> Tensor:
@@ -61,11 +61,11 @@ def softmax_loss(target_logit: Tensor, logits: Tensor) -> Tensor:
 
     Reference: Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022.
     """
-    check_floats(target_logit, "target_logit")
-    check_floats(logits, "logits", "[n, C]", zero_weight=True)
+    check_floats(target_logit, "target_logit", room=4)
+    check_floats(logits, "logits", "[n, C]", zero_weight=True, room=4)
     check_per_example(target_logit, "target_logit", logits, "logits")
     if target_logit.dtype != logits.dtype:
         raise TypeError(f"target_logit is of {target_logit.dtype}, logits of {logits.dtype}: they must agree")
     check_some_weight(logits, "logits")
     above = at_least_float32(logits) - at_least_float32(target_logit).unsqueeze(1)
-    return above.logsumexp(1).mean().to(logits.dtype)
+    return as_value(mean(above.logsumexp(1)), logits, "logits")

@@ -9,17 +9,18 @@ from torch import Tensor
 
 from fcco.functional._checks import (
     as_groups,
+    as_value,
     check_choice,
     check_count,
     check_floats,
-    check_gain,
     check_number,
     check_relevance,
+    refuse_where,
 )
 from fcco.functional._lists import cumulative_logsumexp, padded_blocks
 from fcco.functional._pairs import surrogate_sums
 from fcco.functional._surrogates import Surrogate, SurrogateLike, resolve_surrogate
-from fcco.functional._tensors import graph_zero, segment_logsumexp, widen
+from fcco.functional._tensors import graph_zero, mean, segment_logsumexp, widen
 
 
 def list_net_loss(scores: Tensor, relevance: Tensor, query: Tensor, *, target: str = "proportional") -> Tensor:
@@ -44,22 +45,25 @@ def list_net_loss(scores: Tensor, relevance: Tensor, query: Tensor, *, target: s
 
     Reference: Cao et al., *Learning to Rank: From Pairwise Approach to Listwise Approach*, ICML 2007.
     """
-    check_floats(scores, "scores")
+    check_floats(scores, "scores", room=4)
     check_choice(target, "target", ("proportional", "softmax"))
     check_relevance(relevance, scores, "scores", signed=target == "softmax")
     lists, count = as_groups(query, "query", scores, "scores")
-    h, y = widen(scores), widen(relevance)
-    if target == "softmax":
-        share, counted = (y - segment_logsumexp(y, lists, count)[lists]).exp(), count
-    else:
-        peak = y.new_zeros(count).scatter_reduce(0, lists, y, "amax")
-        # Relevances are scaled by the largest first: their sum may overflow.
-        y = y / peak.where(peak > 0, 1.0)[lists]
-        total = y.new_zeros(count).index_add(0, lists, y)
-        share, counted = y / total.where(total > 0, 1.0)[lists], int((total > 0).sum())
+    h, share = widen(scores), relevance_share(relevance, lists, count, target)
+    counted = int((share.new_zeros(count).index_add(0, lists, share) > 0).sum())
     if counted == 0:
         return graph_zero(scores)
-    return ((share * (segment_logsumexp(h, lists, count)[lists] - h)).sum() / counted).to(scores.dtype)
+    return as_value((share / counted * (segment_logsumexp(h, lists, count)[lists] - h)).sum(), scores, "scores")
+
+
+def relevance_share(relevance: Tensor, lists: Tensor, count: int, target: str) -> Tensor:
+    """[n]: P(y) of each item in its list; 0 where nothing in the list is relevant."""
+    y = widen(relevance)
+    peak = y.new_full((count,), -math.inf).scatter_reduce(0, lists, y, "amax")[lists]
+    # The largest comes off first: sums may overflow, and beside a large exponent the logarithm of a sum is lost.
+    y = (y - peak).exp() if target == "softmax" else y / torch.where(peak > 0, peak, 1.0)
+    total = y.new_zeros(count).index_add(0, lists, y)[lists]
+    return y / torch.where(total > 0, total, 1.0)
 
 
 def list_mle_loss(scores: Tensor, relevance: Tensor, query: Tensor) -> Tensor:
@@ -83,12 +87,12 @@ def list_mle_loss(scores: Tensor, relevance: Tensor, query: Tensor) -> Tensor:
 
     Reference: Xia et al., *Listwise Approach to Learning to Rank: Theory and Algorithm*, ICML 2008.
     """
-    check_floats(scores, "scores")
+    check_floats(scores, "scores", room=4)
     check_relevance(relevance, scores, "scores", signed=True)
     lists, _ = as_groups(query, "query", scores, "scores")
     h = widen(scores)
     totals, run = cumulative_logsumexp(h, lists, torch.unique(relevance, return_inverse=True)[1])
-    return (totals[run] - h).mean().to(scores.dtype)
+    return as_value(mean(totals[run] - h), scores, "scores")
 
 
 def ndcg_loss(
@@ -139,33 +143,35 @@ def ndcg_loss(
     check_count(chunk, "chunk")
     check_count(k, "k")
     check_number(sharpness, "sharpness", above=0)
-    check_floats(scores, "scores")
+    check_floats(scores, "scores", room=4)
     check_relevance(relevance, scores, "scores", signed=False)
     lists, count = as_groups(query, "query", scores, "scores")
     ell = resolve_surrogate(surrogate, margin)
-    gain = torch.expm1(widen(relevance) * math.log(2))
-    check_gain(gain, relevance)
-    ideal = _ideal_dcg(gain, lists, count, k)
-    counted = int((ideal > 0).sum())
+    share = gain_share(relevance, lists, count, k)
+    counted = int((share.new_zeros(count).index_add(0, lists, share) > 0).sum())
     if counted == 0:
         return graph_zero(scores)
     rank, log_rank_plus_one = _smooth_ranks(scores, lists, count, ell, chunk)
-    terms = gain / ideal.where(ideal > 0, 1.0)[lists] * math.log(2) / log_rank_plus_one
+    terms = share * math.log(2) / log_rank_plus_one
     if k is not None:
         terms = terms * torch.sigmoid(sharpness * (k + 0.5 - rank))
     return -(terms.sum() / counted).to(scores.dtype)
 
 
-def _ideal_dcg(gain: Tensor, lists: Tensor, count: int, k: int | None) -> Tensor:
-    """[count]: the largest discounted cumulative gain of each list, over its first k places."""
-    order = gain.argsort(descending=True)
+def gain_share(relevance: Tensor, lists: Tensor, count: int, k: int | None) -> Tensor:
+    """[n]: the gain of each item over the largest discounted cumulative gain of its list, over the first k places."""
+    gain = torch.expm1(widen(relevance) * math.log(2))
+    refuse_where("relevance", relevance, gain.isinf(), "too large: 2**relevance overflows")
+    order = gain.argsort(descending=True, stable=True)
     order = order[lists[order].argsort(stable=True)]
-    sizes = lists.bincount()
+    sizes = torch.zeros_like(lists).index_add(0, lists, torch.ones_like(lists))  # no shape depends on the data
     place = torch.arange(1, len(order) + 1, device=order.device) - (sizes.cumsum(0) - sizes)[lists[order]]
     terms = gain[order] / widen(place + 1).log2()
     if k is not None:
         terms = terms * (place <= k)
-    return gain.new_zeros(count).index_add(0, lists[order], terms)
+    ideal = gain.new_zeros(count).index_add(0, lists[order], terms)[lists]
+    refuse_where("relevance", relevance, ideal.isinf(), "too large: the sum of 2**relevance over its query overflows")
+    return gain / torch.where(ideal > 0, ideal, 1.0)
 
 
 def _smooth_ranks(

@@ -41,7 +41,8 @@ def _flatten(parameters: Mapping[str, Tensor]) -> Tensor:
 
 def _unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     parts = vector.split([parameter.numel() for parameter in like.values()])
-    return {name: part.view_as(like[name]) for name, part in zip(like, parts, strict=True)}
+    # A table may hold weights of more digits than the model's.
+    return {name: part.view_as(like[name]).to(like[name].dtype) for name, part in zip(like, parts, strict=True)}
 
 
 def adapt(model: nn.Module, support: Data, *, lr: float, loss: TaskLoss = F.mse_loss) -> Tensor:

@@ -50,29 +50,45 @@ def reduce_pairs(
 
 
 def surrogate_sums(
-    own: Tensor, rivals: Tensor, surrogate: Surrogate, *, where: Tensor | None = None, chunk: int | None = None
+    own: Tensor,
+    rivals: Tensor,
+    surrogate: Surrogate,
+    *,
+    where: Tensor | None = None,
+    weights: Tensor | None = None,
+    chunk: int | None = None,
 ) -> Tensor:
     r"""[Q, M], or [M]: for every own score, the sum of the surrogate over its rivals.
 
-    .. math:: \sum_j \ell(r_j - h_i)
+    .. math:: \sum_j c_j \ell(r_j - h_i)
 
     Args:
         own: h, [Q, M] or [M].
         rivals: r, [Q, N] or [N].
         surrogate: ℓ. Hinges cost O((M + N) log(M + N)); others O(MN).
         where: [Q, N] or [N] of bool, the rivals that count; None: all.
+        weights: c, [N], how much each rival counts; None: 1.
         chunk: rows of M at a time, where pairs are gone through.
     """
     if own.dim() == 1:
         where = where if where is None else where[None]
-        return surrogate_sums(own[None], rivals[None], surrogate, where=where, chunk=chunk)[0]
+        return surrogate_sums(own[None], rivals[None], surrogate, where=where, weights=weights, chunk=chunk)[0]
     if surrogate.hinge_power is not None:
         own, rivals = widen(own), widen(rivals)
-        weights = torch.ones_like(rivals) if where is None else where.to(rivals)
-        return hinge_sums(own - surrogate.margin, rivals, weights, surrogate.hinge_power)
+        counts = torch.ones_like(rivals) if where is None else where.to(rivals)
+        counts = counts if weights is None else counts * weights
+        return _finite(hinge_sums(own, rivals, counts, surrogate.hinge_power, surrogate.margin), surrogate)
 
     def reduce(t: Tensor, absent: Tensor | None) -> Tensor:
         values = surrogate(t)
-        return (values if absent is None else values.masked_fill(absent, 0.0)).sum(2)
+        values = values if absent is None else values.masked_fill(absent, 0.0)
+        return values.sum(2) if weights is None else values @ weights
 
-    return reduce_pairs(at_least_float32(own), at_least_float32(rivals), reduce, where=where, chunk=chunk)
+    sums = reduce_pairs(at_least_float32(own), at_least_float32(rivals), reduce, where=where, chunk=chunk)
+    return _finite(sums, surrogate)
+
+
+def _finite(sums: Tensor, surrogate: Surrogate) -> Tensor:
+    if not bool(sums.detach().isfinite().all()):
+        raise ValueError(f"scores are too far apart: a sum of surrogate {surrogate.name} over them overflows")
+    return sums

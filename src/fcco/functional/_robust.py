@@ -7,8 +7,8 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco.functional._checks import as_groups, as_mask, check_floats, check_number
-from fcco.functional._tensors import at_least_float32, widen
+from fcco.functional._checks import as_groups, as_mask, as_value, check_floats, check_number
+from fcco.functional._tensors import at_least_float32, mean, widen
 
 
 def invariant_logistic_loss(scores: Tensor, target: Tensor) -> Tensor:
@@ -33,8 +33,8 @@ def invariant_logistic_loss(scores: Tensor, target: Tensor) -> Tensor:
     """
     check_floats(scores, "scores", "[n, m]")
     positive = as_mask(target, "target", scores, "scores")
-    mean = at_least_float32(scores).mean(1)
-    return F.softplus(mean.where(~positive, -mean)).mean().to(scores.dtype)
+    height = at_least_float32(scores).div(scores.shape[1]).sum(1)
+    return as_value(mean(F.softplus(height.where(~positive, -height))), scores, "scores")
 
 
 def group_dro_loss(losses: Tensor, group: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -61,9 +61,9 @@ def group_dro_loss(losses: Tensor, group: Tensor, *, temperature: float = 1.0) -
 
     Reference: Sagawa et al., *Distributionally Robust Neural Networks for Group Shifts*, ICLR 2020.
     """
-    check_floats(losses, "losses")
     check_number(temperature, "temperature", above=0)
+    check_floats(losses, "losses", room=max(1.0, 1 / temperature))
     member, count = as_groups(group, "group", losses, "losses")
     wide = widen(losses)
-    mean = wide.new_zeros(count).index_add(0, member, wide) / member.bincount()
-    return (temperature * ((mean / temperature).logsumexp(0) - math.log(count))).to(losses.dtype)
+    of_group = wide.new_zeros(count).index_add(0, member, wide / member.bincount()[member])
+    return as_value(temperature * ((of_group / temperature).logsumexp(0) - math.log(count)), losses, "losses")

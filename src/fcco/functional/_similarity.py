@@ -11,12 +11,14 @@ from torch import Tensor
 
 from fcco.functional._checks import (
     as_groups,
+    as_value,
     check_choice,
     check_count,
     check_directions,
     check_floats,
     check_number,
     check_same,
+    check_squares,
 )
 from fcco.functional._chunks import Place, map_chunks, map_rows, row_places
 from fcco.functional._tensors import at_least_float32, graph_zero, widen
@@ -32,7 +34,8 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False
         p_i = \frac{\sum_{j \ne i, y_j = y_i} e^{-|z_i - z_j|^2}}{\sum_{j \ne i} e^{-|z_i - z_j|^2}}
 
     or, with ``log_likelihood``, of the mean of log p_i, over the examples that are not alone in their class (if there
-    are none, 0). Without it, an example alone in its class has p_i = 0. Finite for embeddings of any size.
+    are none, 0). Without it, an example alone in its class has p_i = 0. Embeddings may be of any size whose square is
+    a number.
 
     Args:
         embeddings: z, [n, d]. With n = 1 the loss is 0.
@@ -41,7 +44,8 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False
         chunk: rows at a time; None: as many as fit in memory.
 
     Raises:
-        ValueError: shapes or embeddings that cannot be meant.
+        ValueError: embeddings whose squared distances, or with ``log_likelihood`` the value, overflow; shapes or
+            embeddings that cannot be meant.
         TypeError: an argument of the wrong type or dtype.
 
     >>> nca_loss(torch.tensor([[0.0], [0.0], [0.0]]), torch.tensor([4, 4, 1]))  # -(1/2 + 1/2 + 0) / 3
@@ -50,7 +54,7 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False
     Reference: Goldberger et al., *Neighbourhood Components Analysis*, NIPS 2004.
     """
     check_count(chunk, "chunk")
-    check_floats(embeddings, "embeddings", "[n, d]")
+    check_floats(embeddings, "embeddings", "[n, d]", room=4)
     group, _ = as_groups(labels, "labels", embeddings, "embeddings")
     n = len(embeddings)
     if n == 1:
@@ -71,10 +75,11 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False
         return (logits.softmax(1) * alike).sum(1)
 
     norm = map_rows(lambda z: z.square().sum(1, keepdim=True), z)
+    check_squares(norm)
     direct = float(norm.detach().max()) > _LARGEST_SQUARE
     places = row_places(n, n, z, chunk, lambda rows: (rows, ..., ...))
     terms = (~alone).sum().clamp(min=1) if log_likelihood else n
-    return -(map_chunks(shares, places, n, z, z, norm).sum() / terms).to(embeddings.dtype)
+    return -as_value((map_chunks(shares, places, n, z, z, norm) / terms).sum(), embeddings, "embeddings")
 
 
 def direct_distances(first: Tensor, second: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from fcco.functional._checks import as_mask, check_choice, check_floats, check_time
+from fcco.functional._checks import as_mask, as_value, check_choice, check_floats, check_time
 from fcco.functional._lists import cumulative_logsumexp
-from fcco.functional._tensors import graph_zero, segment_logsumexp, widen
+from fcco.functional._tensors import graph_zero, mean, segment_logsumexp, widen
 
 
 def cox_loss(risk: Tensor, time: Tensor, event: Tensor, *, ties: str = "breslow") -> Tensor:
@@ -39,7 +39,7 @@ def cox_loss(risk: Tensor, time: Tensor, event: Tensor, *, ties: str = "breslow"
     References: Cox, *Regression Models and Life-Tables*, 1972. Breslow, *Covariance Analysis of Censored Survival
     Data*, 1974. Efron, *The Efficiency of Cox's Likelihood Function for Censored Data*, 1977.
     """
-    check_floats(risk, "risk")
+    check_floats(risk, "risk", room=4)
     check_choice(ties, "ties", ("breslow", "efron"))
     check_time(time, risk, "risk")
     seen = as_mask(event, "event", risk, "risk", signs=False)
@@ -49,7 +49,7 @@ def cox_loss(risk: Tensor, time: Tensor, event: Tensor, *, ties: str = "breslow"
     later_first = -torch.unique(time, return_inverse=True)[1]
     later_first = later_first - later_first.min()
     at_risk = _efron(h, later_first, seen) if ties == "efron" else _breslow(h, later_first)[seen]
-    return (at_risk - h[seen]).mean().to(risk.dtype)
+    return as_value(mean(at_risk - h[seen]), risk, "risk")
 
 
 def _one_list(like: Tensor) -> Tensor:

@@ -17,10 +17,24 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
+def narrower(first: torch.dtype, second: torch.dtype) -> torch.dtype:
+    """The type of fewer digits; of a whole and a floating one the latter, and int64 of two whole ones."""
+    if not (first.is_floating_point or second.is_floating_point):
+        return torch.int64
+    if not (first.is_floating_point and second.is_floating_point):
+        return first if first.is_floating_point else second
+    return first if torch.finfo(first).bits <= torch.finfo(second).bits else second
+
+
 def graph_zero(*tensors: Tensor) -> Tensor:
     """0, differentiable in ``tensors`` and of the first one's dtype: the value of an objective without terms."""
     first, *others = [(tensor * 0).sum() for tensor in tensors]
     return sum(others, first)
+
+
+def mean(values: Tensor) -> Tensor:
+    """The mean; each is divided before they are added, since their sum may overflow where their mean does not."""
+    return (values / values.numel()).sum()
 
 
 def segment_logsumexp(values: Tensor, segment: Tensor, count: int) -> Tensor:

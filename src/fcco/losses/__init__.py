@@ -5,9 +5,12 @@ any of them into its in-batch counterpart.
 
 - Examples of a batch that have no term (no negative to compare with, nobody else of the class, ...) are left out of the
   mean, and their rows keep what they hold; a batch without any term is a zero that can be differentiated.
+- A batch that contradicts what a loss was told of the training data (more members of a class than there are, another
+  relevance than the item had) is refused, where that can be seen without waiting: eagerly, on the CPU.
 - In ``eval()`` mode a loss is the exact objective of the batch by itself, for validation data: neither the table nor
   the sizes of the training set are used, and ``index`` may be anything.
 - Scores in half precision, and autocast, are taken to float32 first.
+- A saved state loads only into the loss it belongs to, with the same population; see :func:`fcco.load_anyway`.
 """
 
 from fcco.losses._bipartite import AveragePrecisionLoss, PartialAUCLoss, PNormPushLoss

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fcco._checks import NotFiniteError, as_index, has_repeats, reads_are_free, shape_of
 from fcco._coupled import CoupledLoss
+from fcco._describe import fingerprint
 from fcco._outer import Outer
 from fcco._rules import Rule
 from fcco._table import InnerTable
@@ -79,6 +80,8 @@ class Loss(nn.Module):
     def __init__(self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False) -> None:
         super().__init__()
         self.coupled = CoupledLoss(outer, n, dim, rule=rule, log=log)
+        self.coupled.outer_may_fail = False
+        self.table.identity = {"kind": type(self).__name__}
         if rule.all_rows:
             raise ValueError(
                 f"{type(rule).__name__} asks for estimates of all n rows, and a loss makes those of its batch: "
@@ -99,6 +102,15 @@ class Loss(nn.Module):
         """The running estimates u."""
         return self.coupled.table
 
+    def _identify(self, **known: Any) -> Self:
+        """Say what the table's rows are of, as far as it is known: numbers, and tensors, which stand for their values.
+
+        A saved state has it, and is loaded only where it is the same.
+        """
+        told = {name: fingerprint(value) if isinstance(value, Tensor) else value for name, value in known.items()}
+        self.table.identity |= {name: value for name, value in told.items() if value is not None}
+        return self
+
     def _with_outer(self, count: int) -> Self:
         """Say how many of the rows are ever outer ones; none counts as one, since a share of nothing is no number."""
         self.coupled.n_outer = max(count, 1)
@@ -118,7 +130,7 @@ class Loss(nn.Module):
         """The batch that inner sets are made of, which other ranks may have parts of, and which part is this rank's."""
         layout = self.coupled.layout
         group = self.coupled.group() if (layout.gather if gather is None else gather) else None
-        return (batch, None) if group is None else gather_batch(group, batch)
+        return (batch, None) if group is None else gather_batch(group, batch, self.coupled.settings(vars(self)))
 
     def _once(self, *columns: Tensor) -> Sequence[Tensor]:
         """Rows that all ranks have alike, which one rank is enough for: the others have none of them."""
@@ -156,13 +168,16 @@ class Loss(nn.Module):
         return self._couple(inner, index, weight=weight)
 
     def _couple(self, inner: Tensor, index: Any, **options: Any) -> Tensor:
+        if self.coupled.group() is not None:
+            options["alike"] = vars(self)
         try:
             return self.coupled(inner, index, **options)
         except NotFiniteError as error:
             if error.name != "inner":
                 raise
-            culprit = f"{self.estimated_from}[{error.place[0]}]"
-            raise ValueError(f"{culprit} leads to an inner estimate of {error.value}, not a finite number") from None
+            name, place, value = self.estimated_from, error.place[:1], error.value
+            message = f"{name}[{place[0]}] leads to an inner estimate of {value}, not a finite number"
+            raise NotFiniteError(message, name, place, value) from None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Loss:
         # Sizes and totals of a population do not fit into half precision.

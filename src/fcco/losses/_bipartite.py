@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fcco._checks import reads_are_free, whole_number
+from fcco._checks import whole_number
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
@@ -16,6 +16,7 @@ from fcco.functional._inner_bipartite import average_precision_inner, p_norm_pus
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.losses._base import Loss, Scale, count_positives, if_repeated, minus_share
 from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
+from fcco.losses._population import check_members, outer_only, split
 
 
 def _ratio(u: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class AveragePrecisionLoss(Loss):
         self.n_pos = whole_number("n_pos", n_pos)
         if self.n_pos > self.n:
             raise ValueError(f"n_pos cannot exceed n = {self.n}, got {n_pos}")
-        self._with_outer(self.n_pos)
+        self._with_outer(self.n_pos)._identify(n_pos=self.n_pos)
         self._own_value = ell.at_zero(torch.zeros((), dtype=torch.float64))
         if not self._own_value > 0:
             raise ValueError(
@@ -126,19 +127,8 @@ class AveragePrecisionLoss(Loss):
             rows=if_repeated(rows),
             outer=outer,
         )
-        if rows is not None and reads_are_free(target):
-            self._checked(self._check_population, rows[target == 1].unique(), rows[target == 0].unique())
+        self._checked(check_members, rows, target == 1, split(self.n, self.n_pos, "n_pos", "positive", "negative"))
         return self._finish(estimate, index, outer)
-
-    def _check_population(self, positives: Tensor, negatives: Tensor) -> None:
-        """Refuse a batch that has more of a class than the population."""
-        if len(negatives) > self.n - self.n_pos:
-            raise ValueError(
-                f"the batch has {len(negatives)} negatives, and n_pos = {self.n_pos} of n = {self.n} "
-                f"leaves {self.n - self.n_pos}"
-            )
-        if len(positives) > self.n_pos:
-            raise ValueError(f"the batch has {len(positives)} positives, and n_pos is {self.n_pos}")
 
 
 class PNormPushLoss(Loss):
@@ -183,7 +173,7 @@ class PNormPushLoss(Loss):
     def from_targets(cls, target: Any, **options: Any) -> PNormPushLoss:
         """With n counted in the training targets."""
         n, n_pos = count_positives(target)
-        return cls(n, **options)._with_outer(n - n_pos)
+        return cls(n, **options)._with_outer(n - n_pos)._identify(n_pos=n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""
@@ -192,9 +182,11 @@ class PNormPushLoss(Loss):
             if fused is not None:
                 return fused
         (scores, target, index), outer = self._pool(scores, target, index)
-        return self._finish(
-            self._make(p_norm_push_inner, scores, target, surrogate=self.surrogate, outer=outer), index, outer
-        )
+        rows = self._rows(index, scores, "scores")
+        estimate = self._make(p_norm_push_inner, scores, target, surrogate=self.surrogate, outer=outer)
+        strata = outer_only(self.coupled.n_outer, "negative", "positive")
+        self._checked(check_members, rows, target == 0, strata)
+        return self._finish(estimate, index, outer)
 
 
 class PartialAUCLoss(Loss):
@@ -238,7 +230,7 @@ class PartialAUCLoss(Loss):
     def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
         """With n counted in the training targets."""
         n, n_pos = count_positives(target)
-        return cls(n, **options)._with_outer(n_pos)
+        return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""
@@ -246,4 +238,7 @@ class PartialAUCLoss(Loss):
         estimate = self._make(
             partial_auc_inner, scores, target, surrogate=self.surrogate, temperature=self.temperature, outer=outer
         )
+        rows = self._rows(index, scores, "scores")
+        strata = outer_only(self.coupled.n_outer, "positive", "negative")
+        self._checked(check_members, rows, target == 1, strata)
         return self._finish(estimate, index, outer)

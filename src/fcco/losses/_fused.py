@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fcco._checks import as_index, has_repeats, reads_are_free
 from fcco._coupled import CoupledLoss
+from fcco.functional._hinges import lost_digits
 from fcco.functional._surrogates import Surrogate
 
 Array = NDArray[Any]
@@ -40,6 +41,7 @@ def can_fuse(coupled: CoupledLoss, surrogate: Surrogate, scores: Any, target: An
         and not scores.is_neg()  # a view that NumPy cannot take
         and target.is_cpu
         and coupled.can_track_arrays
+        and (coupled.rule.bounded or not coupled.log)  # or the engine has to look at the gradient
     )
 
 
@@ -61,8 +63,11 @@ class Split(NamedTuple):
 
     def loss(self, scores: Tensor, value: float, gradient: Array) -> Tensor:
         """A scalar of that value whose gradient in the scores is the given one."""
-        in_place = np.empty(len(gradient), self.scores.dtype)
-        in_place[self.places] = gradient
+        dtype = self.scores.dtype  # which may be narrower than that of the table
+        with np.errstate(over="ignore"):
+            value = dtype.type(value)
+            in_place = np.empty(len(gradient), dtype)
+            in_place[self.places] = gradient
         loss = torch.dot(scores, torch.from_numpy(in_place))
         loss.detach().fill_(float(value))
         if loss.requires_grad:
@@ -71,10 +76,10 @@ class Split(NamedTuple):
 
 
 def split_batch(scores: Tensor, target: Tensor, index: Any, n: int, *, positives_first: bool) -> Split | None:
-    """The batch by class; None where it lacks one, has an outer row twice, or is to be refused."""
+    """The batch by class; None where it lacks one, has an outer row a second time, or is to be refused."""
     rows = as_index(index, scores.device).numpy()
     values, label = scores.detach().numpy(), target.detach().numpy()
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         usable = len(rows) == len(values) and math.isfinite(np.add.reduce(values))
     if not usable:
         return None
@@ -83,7 +88,9 @@ def split_batch(scores: Tensor, target: Tensor, index: Any, n: int, *, positives
     if not (len(outer) and len(other) and len(outer) + len(other) == len(label)):
         return None
     ordered, outer_rows = np.sort(rows), rows[outer]
-    if ordered[0] < 0 or ordered[-1] >= n or (has_repeats(ordered) and has_repeats(np.sort(outer_rows))):
+    if ordered[0] < 0 or ordered[-1] >= n:
+        return None
+    if has_repeats(ordered) and np.isin(outer_rows, ordered[1:][ordered[1:] == ordered[:-1]]).any():
         return None
     places = np.concatenate((outer, other))
     return Split(values[places], places, outer_rows)
@@ -124,32 +131,34 @@ class SortedHinges:
     """The same for ℓ = (margin + t)₊ or its square, by sorting: O(B log B), and in double precision."""
 
     def __init__(self, surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> None:
-        self.power, self.weight = surrogate.hinge_power or 1, weight
-        self.threshold, self.rivals = own.astype(np.float64) - surrogate.margin, rivals.astype(np.float64)
-        powers = _sweep(self.threshold, self.rivals, weight, self.power)
+        self.power, self.margin, self.weight = surrogate.hinge_power or 1, surrogate.margin, weight
+        self.own, self.rivals = own.astype(np.float64), rivals.astype(np.float64)
+        powers = _sweep(self.own, self.rivals, weight, self.power, self.margin)
         self.sums, self.slopes = powers[self.power], powers[self.power - 1]
 
     def pull_back(self, pull: Array) -> tuple[Array, Array]:
         """The gradient of the sum of pull · sums in the own scores and in the rivals."""
         # Seen from the rivals, the thresholds are the points, mirrored.
-        by_rival = _sweep(-self.rivals, -self.threshold, pull, self.power - 1)[self.power - 1]
+        by_rival = _sweep(-self.rivals, -self.own, pull, self.power - 1, self.margin)[self.power - 1]
         by_own = np.einsum("id,id->i", self.slopes, -self.power * pull)
         return by_own, np.einsum("jd,jd->j", by_rival, self.power * self.weight)
 
 
-def _sweep(thresholds: Array, points: Array, weights: Array, power: int) -> list[Array]:
-    """For k up to ``power``, the sums over points x of weight · (x - threshold)₊^k, one for each threshold and column.
+def _sweep(thresholds: Array, points: Array, weights: Array, power: int, margin: float) -> list[Array]:
+    """For k up to ``power``, the sums over points x of weight · (margin + x - threshold)₊^k, [thresholds, columns].
 
     As :func:`fcco.functional._hinges.hinge_sums`: going down through all of them, each power is the integral of the one
     before, so that numbers of one sign are added and none are subtracted, however far apart the scores lie.
     """
     # Thresholds come first, and the sort is stable: a point at the threshold is not above it.
-    level = np.concatenate([thresholds, points])
-    order = np.argsort(-level, kind="stable")
-    level = level[order]
+    lowered = thresholds - margin
+    level = np.concatenate([lowered, points])
+    rest = np.concatenate([lost_digits(thresholds, lowered, margin), np.zeros_like(points)])
+    order = np.lexsort((-rest, -level))
+    level, rest = level[order], rest[order]
     sums = [np.concatenate([np.zeros((len(thresholds), weights.shape[1])), weights])[order].cumsum(0)]
     gap = np.zeros((len(level), 1))
-    np.subtract(level[:-1], level[1:], out=gap[1:, 0])
+    gap[1:, 0] = (level[:-1] - level[1:]) + (rest[:-1] - rest[1:])
     if power:
         before = _shift(sums[0])
         sums.append((gap * before).cumsum(0))
@@ -224,15 +233,16 @@ def fused_average_precision(
 def fused_p_norm_push(
     coupled: CoupledLoss, scores: Tensor, target: Tensor, index: Any, *, surrogate: Surrogate, p: float
 ) -> Tensor | None:
-    """The loss, f = u^p; None where the batch lacks a class."""
+    """The loss, f = u^p; None where the batch lacks a class, or is to be refused."""
     batch = split_batch(scores, target, index, coupled.n, positives_first=False)
-    if batch is None:
+    if batch is None or len(batch.outer_rows) > coupled.n_outer:
         return None
     m = len(batch.outer_rows)
     own, rivals = batch.scores[:m], batch.scores[m:]
     with np.errstate(all="ignore"):
         if surrogate.is_exp:
-            return batch.loss(scores, *_exp_push(coupled, batch.outer_rows, own, rivals, p))
+            made = _exp_push(coupled, batch.outer_rows, own, rivals, p)
+            return None if made is None else batch.loss(scores, *made)
         weight = np.full((len(rivals), 1), 1 / len(rivals), own.dtype)
         pairs = compare(surrogate, -own, -rivals, weight)
         inner = pairs.sums[:, 0].astype(own.dtype, copy=False)
@@ -243,12 +253,17 @@ def fused_p_norm_push(
         return batch.loss(scores, np.add.reduce(new**p) / m, gradient)
 
 
-def _exp_push(coupled: CoupledLoss, rows: Array, own: Array, rivals: Array, p: float) -> tuple[float, Array]:
-    """The value and the gradient for ℓ = exp, in log space, where the sum over rivals is the same for all."""
+def _exp_push(coupled: CoupledLoss, rows: Array, own: Array, rivals: Array, p: float) -> tuple[float, Array] | None:
+    """The value and the gradient for ℓ = exp, in log space, where the sum over rivals is the same for all.
+
+    None where scores are so far apart that their differences are not finite.
+    """
     lowest = np.minimum.reduce(rivals)
     share = np.exp(lowest - rivals)
     total = np.add.reduce(share)
     inner = (own - lowest) + own.dtype.type(math.log(total / len(rivals)))
+    if not math.isfinite(np.add.reduce(inner)):
+        return None
     new, at = coupled.track_arrays(inner, rows)
     # d u^p / d log g is p u^p g / u, one exponential.
     slope = p / len(own) * np.exp((p - 1) * at + inner)

@@ -7,7 +7,7 @@ from torch import Tensor
 from fcco._checks import whole_number
 from fcco._rules import BSGD, Rule
 from fcco.functional._inner import OwnTerm, check_own_term
-from fcco.functional._inner_likelihood import latent_variable_inner, softmax_inner
+from fcco.functional._inner_likelihood import in_batch_softmax_inner, latent_variable_inner, softmax_inner
 from fcco.losses._base import Loss, Scale
 
 
@@ -58,10 +58,14 @@ class SoftmaxLoss(Loss):
 
     .. math:: F = \frac 1 n \sum_i \log \sum_{c=1}^C e^{s_{ic} - t_i}
 
-    Called as ``loss(target_logit, sampled_logits, index)`` with [B1], [B1, B2] and [B1]; the sampled classes are others
-    than the target, drawn uniformly (or with probabilities e^log_q, [B1, B2] or [B2], as a fourth argument).
-    ``SoftmaxLoss(n, rule=fcco.BSGD(), own_term="sampled")`` has the gradient of the usual sampled softmax,
-    ``cross_entropy`` over the target and the sample.
+    Called as ``loss(target_logit, sampled_logits, index)`` with [B1], [B1, B2] and [B1]; the sampled classes are drawn
+    uniformly (or with probabilities e^log_q, [B1, B2] or [B2], as a fourth argument). If the target may be among them,
+    say which classes they are: ``loss(..., target=, candidates=)`` with [B1] and [B1, B2] or [B2]. Candidates that are
+    the target are then left out; otherwise it would count twice. ``SoftmaxLoss(n, rule=fcco.BSGD(),
+    own_term="sampled")`` has the gradient of the usual sampled softmax, ``cross_entropy`` over the target and the
+    sample.
+
+    :meth:`in_batch` is the loss of two towers, where the candidates of an example are the targets of the others.
 
     The default, sampled softmax without the table, was chosen by measurement, in short runs: see docs/defaults.md. With
     log_q the own term is exact: the target's own probability, by which to weigh it like the others, is not known.
@@ -70,8 +74,9 @@ class SoftmaxLoss(Loss):
         n: training examples; ``index`` lies in [0, n).
         n_classes: C. None: taken as B2 + 1, which scales u and shifts the value by a constant.
         rule: see :class:`fcco.SOX`.
-        own_term: "exact": the target counts once and the sample stands for the C - 1 others. "sampled": all alike, as
-            if the target had been drawn uniformly. None: "exact" with log_q, "sampled" without.
+        own_term: "exact": the target counts once and the sample stands for the C - 1 others, unbiased. "sampled": all
+            alike, as if the target had been drawn uniformly. None: "exact" with log_q, "sampled" without and in batches
+            of two towers.
 
     >>> import torch
     >>> loss_fn = SoftmaxLoss(n=5, n_classes=101)
@@ -79,6 +84,9 @@ class SoftmaxLoss(Loss):
     tensor(4.6151)
     >>> loss_fn(torch.zeros(1), torch.zeros(1, 10), torch.tensor([3]), torch.full((10,), 0.1).log())  # log(1 + 1 / .1)
     tensor(2.3979)
+    >>> drawn = torch.randint(101, (10,))
+    >>> loss_fn(torch.zeros(1), torch.zeros(1, 10), torch.tensor([3]), target=torch.tensor([7]), candidates=drawn)
+    tensor(4.6151)
     """
 
     estimated_from = "sampled_logits"
@@ -94,16 +102,59 @@ class SoftmaxLoss(Loss):
         self.n_classes = None if n_classes is None else whole_number("n_classes", n_classes)
         if self.n_classes == 1:
             raise ValueError("n_classes must be at least 2, got 1")
+        self._identify(n_classes=self.n_classes)
         if own_term is not None:
             check_own_term(own_term)
         self.own_term: OwnTerm | None = own_term
 
     def forward(
-        self, target_logit: Tensor, sampled_logits: Tensor, index: Tensor, log_q: Tensor | None = None
+        self,
+        target_logit: Tensor,
+        sampled_logits: Tensor,
+        index: Tensor,
+        log_q: Tensor | None = None,
+        *,
+        target: Tensor | None = None,
+        candidates: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch: logits of the targets [B1] and of sampled classes [B1, B2], and rows [B1]."""
+        """The loss of a batch: logits of the targets [B1] and of sampled classes [B1, B2], and rows [B1].
+
+        With ``target`` [B1] and ``candidates`` [B1, B2] or [B2], the classes that these are, candidates that are the
+        target are left out.
+        """
         own_term = self.own_term or ("sampled" if log_q is None else "exact")
-        options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": own_term}
+        classes = {"target": target, "candidates": candidates}
+        options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": own_term, **classes}
         inner = self._make(softmax_inner, target_logit, sampled_logits, **options)
         self._rows(index, target_logit, "target_logit")
         return self._finish(inner, index)
+
+    def in_batch(self, scores: Tensor, items: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
+        """The loss of a batch of two towers, in which every example has the others' targets as candidates.
+
+        Without log_q and without a table it is ``cross_entropy(scores, arange(B))``, where candidates that are the
+        target once more are left out; with log_q it has the gradient of ``cross_entropy(scores - log_q, arange(B))``,
+        whose value it exceeds by -log B - mean(log_q), since it estimates the loss over all items. With
+        ``own_term="exact"`` the inner estimates are unbiased.
+
+        Args:
+            scores: [B, B], of example i (a user, a query) with the item of example j: that of i is its target.
+            items: [B] of integers, which item it is: the same one may be the target of several examples.
+            index: [B], rows.
+            log_q: [B], log-probabilities of the items: how large a share of the training examples has them. Items that
+                many examples have come often as candidates, and weigh less. None: all weigh alike.
+
+        >>> import torch
+        >>> users, items = torch.randn(4, 8, requires_grad=True), torch.tensor([30, 10, 30, 20])
+        >>> vectors, shares = torch.randn(50, 8), torch.full((50,), 1 / 50)
+        >>> loss_fn = SoftmaxLoss(n=1000, n_classes=50)
+        >>> loss = loss_fn.in_batch(users @ vectors[items].T, items, torch.tensor([4, 0, 8, 2]), shares[items].log())
+        >>> loss.backward()
+
+        Reference: Yi et al., *Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations*, RecSys
+        2019.
+        """
+        options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": self.own_term or "sampled"}
+        estimate = self._make(in_batch_softmax_inner, scores, items, **options)
+        self._rows(index, scores, "scores")
+        return self._finish(estimate, index)

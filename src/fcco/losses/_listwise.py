@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from fcco._checks import check_rows, shape_of
 from fcco._outer import Outer
 from fcco._rules import BSGD, SOAP, Rule
 from fcco.functional._checks import as_groups, check_choice, check_count, check_number, check_relevance
+from fcco.functional._inner import Estimate
 from fcco.functional._inner_listwise import (
     ListOwnTerm,
     Lists,
@@ -22,32 +25,26 @@ from fcco.functional._inner_listwise import (
     list_net_inner,
     ndcg_inner,
 )
-from fcco.functional._listwise import _ideal_dcg
+from fcco.functional._listwise import gain_share, relevance_share
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.functional._tensors import segment_logsumexp, widen
+from fcco.functional._tensors import widen
 from fcco.losses._base import Loss, Scale, as_values
+from fcco.losses._population import check_lists
 from fcco.schedules import Power
 
 
 def describe_lists(
-    relevance: Any, query: Any, *, target: str = "proportional", k: int | None = None, signed: bool = False
+    relevance: Any, query: Any, share: Callable[[Tensor, Tensor, int], Tensor], *, signed: bool = False
 ) -> Lists:
-    """What the losses need to know of every item's query, [n] each."""
+    """What the losses need to know of every item and its query, [n] each; ``share`` says how much items count."""
     relevance, query = as_values(relevance), as_values(query)
     if relevance.dim() != 1:
         raise ValueError(f"relevance must have the shape [n], got {shape_of(relevance)}")
-    check_relevance(relevance, relevance, "relevance", signed=signed or target == "softmax")
+    check_relevance(relevance, relevance, "relevance", signed=signed)
     lists, count = as_groups(query, "query", relevance, "relevance")
-    y = widen(relevance)
-    share = y if target == "softmax" else y.clamp(min=0).log()
-    gain = torch.expm1(y.clamp(min=0) * math.log(2))
     size = lists.bincount()
     relevant = torch.zeros_like(size).index_add(0, lists, (relevance > 0).to(size.dtype))
-    # A query without relevant items has the total e^-inf, which a sum over nothing but -inf would not give.
-    total = segment_logsumexp(share.clamp(min=-1e300), lists, count)
-    if target != "softmax":
-        total = total.masked_fill(relevant == 0, -math.inf)
-    return Lists(*(values[lists] for values in (size, relevant, total, _ideal_dcg(gain, lists, count, k))))
+    return Lists(size[lists], relevant[lists], share(relevance, lists, count), lists, relevance.clone())
 
 
 def count_relevant(lists: Lists) -> int:
@@ -69,16 +66,36 @@ class _ListwiseLoss(Loss):
             if values is not None and values.shape != (self.n,):
                 raise ValueError(f"lists.{name} must have the shape [{self.n}], got {list(values.shape)}")
             self.register_buffer(f"list_{name}", values, persistent=False)
+        if lists is not None:  # by what is counted, which is the same on every machine
+            self._identify(lists=torch.stack([lists.size, lists.relevant]))
+        self._digits = torch.float64 if lists is None else lists.relevance.dtype  # digits that a cast adds are none
 
-    def _known(self, index: Any, scores: Any, outer: slice | None) -> dict[str, Any]:
-        """What is known of the batch's items beside what they are: their queries' lists, rows, and which are outer."""
+    def _loss(
+        self,
+        inner: Callable[..., Estimate],
+        scores: Tensor,
+        relevance: Tensor,
+        query: Tensor,
+        index: Tensor,
+        **options: Any,
+    ) -> Tensor:
+        """The loss of a batch, whose inner estimate is made by ``inner`` with these options."""
+        (scores, relevance, query, index), outer = self._pool(scores, relevance, query, index)
         rows = self._rows(index, scores, "scores")
+        lists = self._lists_of(rows)
+        options |= {"own_term": self.own_term, "rows": rows, "lists": lists, "outer": outer}
+        estimate = self._make(inner, scores, relevance, query, **options)
+        self._checked(check_lists, rows, relevance, query, lists, self._digits)
+        return self._finish(estimate, index, outer)
+
+    def _lists_of(self, rows: Tensor | None) -> Lists | None:
+        """What is known of the lists of some items, if anything is."""
         lists = [getattr(self, f"list_{name}") for name in Lists._fields]
         if rows is None or lists[0] is None:
-            return {"rows": rows, "lists": None, "outer": outer}
+            return None
         self._checked(check_rows, rows, self.n)
         # What does not raise at once must not be looked up either.
-        return {"rows": rows, "lists": Lists(*lists).at(rows.clamp(0, self.n - 1)), "outer": outer}
+        return Lists(*lists).at(rows.clamp(0, self.n - 1))
 
 
 class ListNetLoss(_ListwiseLoss):
@@ -129,18 +146,15 @@ class ListNetLoss(_ListwiseLoss):
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, *, target: str = "proportional", **options: Any) -> ListNetLoss:
         """With the lists described by the training data, [n] each."""
-        lists = describe_lists(relevance, query, target=target)
+        check_choice(target, "target", ("proportional", "softmax"))
+        share = partial(relevance_share, target=target)
+        lists = describe_lists(relevance, query, share, signed=target == "softmax")
         loss = cls(len(lists.size), target, lists, **options)
         return loss if target == "softmax" else loss._with_outer(count_relevant(lists))
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        (scores, relevance, query, index), outer = self._pool(scores, relevance, query, index)
-        known = self._known(index, scores, outer)
-        estimate = self._make(
-            list_net_inner, scores, relevance, query, target=self.target, own_term=self.own_term, **known
-        )
-        return self._finish(estimate, index, outer)
+        return self._loss(list_net_inner, scores, relevance, query, index, target=self.target)
 
 
 class ListMLELoss(_ListwiseLoss):
@@ -185,16 +199,12 @@ class ListMLELoss(_ListwiseLoss):
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, **options: Any) -> ListMLELoss:
         """With the lists described by the training data, [n] each."""
-        lists = describe_lists(relevance, query, signed=True)
+        lists = describe_lists(relevance, query, lambda y, *_: torch.ones_like(widen(y)), signed=True)
         return cls(len(lists.size), lists, **options)
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        (scores, relevance, query, index), outer = self._pool(scores, relevance, query, index)
-        known = self._known(index, scores, outer)
-        return self._finish(
-            self._make(list_mle_inner, scores, relevance, query, own_term=self.own_term, **known), index, outer
-        )
+        return self._loss(list_mle_inner, scores, relevance, query, index)
 
 
 @dataclass(frozen=True)
@@ -271,22 +281,9 @@ class NDCGLoss(_ListwiseLoss):
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, *, k: int | None = None, **options: Any) -> NDCGLoss:
         """With the lists described by the training data, [n] each."""
-        lists = describe_lists(relevance, query, k=k)
-        if not bool(lists.ideal.isfinite().all()):
-            raise ValueError(f"relevance {float(as_values(relevance).max())} is too large: 2**relevance overflows")
+        lists = describe_lists(relevance, query, partial(gain_share, k=k))
         return cls(len(lists.size), k=k, lists=lists, **options)._with_outer(count_relevant(lists))
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        (scores, relevance, query, index), outer = self._pool(scores, relevance, query, index)
-        estimate = self._make(
-            ndcg_inner,
-            scores,
-            relevance,
-            query,
-            surrogate=self.surrogate,
-            k=self.k,
-            own_term=self.own_term,
-            **self._known(index, scores, outer),
-        )
-        return self._finish(estimate, index, outer)
+        return self._loss(ndcg_inner, scores, relevance, query, index, surrogate=self.surrogate, k=self.k)

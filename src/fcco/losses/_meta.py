@@ -63,6 +63,7 @@ class MAMLLoss(Loss):
     ) -> None:
         check_number(lr, "lr", above=0)
         super().__init__(_QueryLoss(loss), n, dim=n_parameters, rule=rule)
+        self.coupled.outer_may_fail = True  # it calls the model
         self.lr, self.loss = lr, loss
 
     @classmethod

@@ -113,12 +113,14 @@ class GroupDROLoss(Loss):
         if rule.decays or rule.all_rows or rule.needs_previous:
             raise ValueError(f"GroupDROLoss takes SOX, SOAP or BSGD, got {rule}")
         super().__init__(_SoftMaximum(temperature), n_groups, rule=rule)
+        self.temperature = temperature
         if group_sizes is not None:
             group_sizes = as_values(group_sizes)
             counts = group_sizes.shape == (self.n,) and not group_sizes.is_floating_point()
             if not counts or (group_sizes < 1).any():
                 raise ValueError(f"group_sizes must be {self.n} counts, none of them 0, got {group_sizes.tolist()}")
         self.register_buffer("group_sizes", group_sizes, persistent=False)
+        self._identify(group_sizes=group_sizes)
 
     @classmethod
     def from_targets(cls, group: Any, **options: Any) -> GroupDROLoss:
@@ -129,20 +131,20 @@ class GroupDROLoss(Loss):
     def forward(self, losses: Tensor, group: Tensor) -> Tensor:
         """The loss of a batch: losses of examples and their groups, [B] each."""
         (losses, group), _ = self._pool(losses, group, gather=True)
-        check_floats(losses, "losses", "[B]")
+        check_floats(losses, "losses", "[B]", room=max(2.0, 2 / self.temperature))
         check_integers(group, "group", losses, "losses")
         refuse_where("group", group, (group < 0) | (group >= self.n), f"outside the groups 0 to {self.n - 1}")
         losses, rows = at_least_float32(losses), group.long()
         counts = losses.new_zeros(self.n).index_add(0, rows, torch.ones_like(losses))
         present = counts > 0
-        inner = losses.new_zeros(self.n).index_add(0, rows, losses) / counts.clamp(min=1)
+        inner = losses.new_zeros(self.n).index_add(0, rows, losses / counts[rows])
         known = present
         if self._remembers():
             # The gradient of the groups at hand is scaled up to that of all groups; the value is not.
             inner = inner + (inner - inner.detach()) * (1 / self._presence(present, losses) - 1)
             table = self.table.full()
             known = present | table.visited(None).bool()
-            inner = torch.where(present, inner, table.read(None, cold=0.0).to(losses.dtype))
+            inner = torch.where(present, inner, table.read(None, cold=0.0).to(losses.device))
         inner, everyone, present, known = self._once(inner, torch.arange(self.n, device=losses.device), present, known)
         return self._couple(inner, everyone, weight=present, sample=known)
 

@@ -12,6 +12,7 @@ from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, nca_inner
 from fcco.losses._base import Loss, as_values, count_members, minus_share
 from fcco.losses._likelihood import minus_log_share
+from fcco.losses._population import check_class_sizes
 from fcco.schedules import Power
 
 
@@ -72,6 +73,7 @@ class NCALoss(Loss):
             if not counts or (class_sizes < 0).any() or int(class_sizes.sum()) != self.n:
                 raise ValueError(f"class_sizes must be counts that add up to n = {self.n}, got {class_sizes.tolist()}")
         self.register_buffer("class_sizes", class_sizes, persistent=False)
+        self._identify(class_sizes=class_sizes)
 
     @classmethod
     def from_targets(cls, labels: Any, **options: Any) -> NCALoss:
@@ -82,16 +84,18 @@ class NCALoss(Loss):
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: embeddings [B, d], labels and rows [B]."""
         (embeddings, labels, index), outer = self._pool(embeddings, labels, index)
+        rows = self._rows(index, embeddings, "embeddings")
         estimate = self._make(
             nca_inner,
             embeddings,
             labels,
             n=self._of_population(self.n),
             class_sizes=self._of_population(self.class_sizes),
-            rows=self._rows(index, embeddings, "embeddings"),
+            rows=rows,
             outer=outer,
             needs_mate=self.log_likelihood,
         )
+        self._checked(check_class_sizes, rows, labels, self.class_sizes)
         return self._finish(estimate, index, outer)
 
 

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fcco._checks import shape_of, whole_number
+from fcco._checks import reads_are_free, shape_of, whole_number
 from fcco._rules import SOAP, Rule
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask, check_floats, check_time, refuse_where
 from fcco.functional._inner import OwnTerm, check_own_term, stratum_weight
 from fcco.functional._inner_survival import cox_inner, risk_set_sums
-from fcco.functional._tensors import at_least_float32
+from fcco.functional._tensors import at_least_float32, narrower
 from fcco.losses._base import Loss, Scale, as_values, count_positives
+from fcco.losses._population import check_members, split
 from fcco.schedules import Power
 
 
@@ -61,7 +62,7 @@ class CoxLoss(Loss):
         if self.n_events is not None and self.n_events > self.n:
             raise ValueError(f"n_events cannot exceed n = {self.n}, got {n_events}")
         if self.n_events is not None:
-            self._with_outer(self.n_events)
+            self._with_outer(self.n_events)._identify(n_events=self.n_events)
         check_own_term(own_term)
         self.own_term: OwnTerm = own_term
 
@@ -74,6 +75,7 @@ class CoxLoss(Loss):
     def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: log-hazards, times, events and rows, [B] each."""
         (risk, time, event, index), outer = self._pool(risk, time, event, index)
+        rows = self._rows(index, risk, "risk")
         estimate = self._make(
             cox_inner,
             risk,
@@ -82,9 +84,12 @@ class CoxLoss(Loss):
             n=self._of_population(self.n),
             n_events=self._of_population(self.n_events),
             own_term=self.own_term,
-            rows=self._rows(index, risk, "risk"),
+            rows=rows,
             outer=outer,
         )
+        if self.n_events is not None:
+            strata = split(self.n, self.n_events, "n_events", "event", "censored example")
+            self._checked(check_members, rows, event == 1, strata)
         return self._finish(estimate, index, outer)
 
 
@@ -129,7 +134,7 @@ class BaselineCoxLoss(Loss):
         ValueError: times that do not increase, counts that are none, or a rule that does not suit.
 
     >>> import torch
-    >>> loss_fn = BaselineCoxLoss.from_targets(event=[1, 1, 0, 1], time=[4.0, 1.0, 3.0, 2.0])
+    >>> loss_fn = BaselineCoxLoss.from_targets(time=[4.0, 1.0, 3.0, 2.0], event=[1, 1, 0, 1])
     >>> risk = torch.tensor([0.5, -0.5, 0.0], requires_grad=True)
     >>> loss_fn(risk, torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1, 1, 0])).backward()
 
@@ -154,7 +159,8 @@ class BaselineCoxLoss(Loss):
         if times.dim() != 1 or len(times) == 0 or times.dtype == torch.bool:
             raise ValueError(f"times must be [K], one at least, got {shape_of(times)} of {times.dtype}")
         refuse_where("times", times, ~(times >= 0), "not a time")
-        falls = ~(times > torch.cat([times[:1] - 1.0, times[:-1]]))
+        falls = torch.zeros_like(times, dtype=torch.bool)
+        falls[1:] = times[1:] <= times[:-1]
         refuse_where("times", times, falls, "not above the one before it")
         if events.shape != times.shape or events.is_floating_point() or events.dtype == torch.bool:
             raise ValueError(f"events must be {len(times)} counts, got {shape_of(events)} of {events.dtype}")
@@ -171,21 +177,24 @@ class BaselineCoxLoss(Loss):
         self.stratified, self.centred = stratified, centred
         self.register_buffer("times", times, persistent=False)
         self.register_buffer("events", events, persistent=False)
+        self._identify(n_examples=self.n_examples, times=times, events=events)
         self._digits = times.dtype  # as given: digits that a cast adds are none
 
     @classmethod
-    def from_targets(cls, event: Any, time: Any, max_times: int = 1024, **options: Any) -> BaselineCoxLoss:
+    def from_targets(cls, time: Any, event: Any, max_times: int = 1024, **options: Any) -> BaselineCoxLoss:
         """With n, times and events of the training data.
 
         Args:
+            time: [n], of the event or of censoring.
             event: [n], 1 or True where the event was seen.
-            time: [n].
             max_times: rows of the table at most. Where there are more times of events, neighbours share the risk set of
                 the middle one (the first ones, of the first), an approximation that is finest for the last events.
             options: of the constructor.
         """
+        time, event = as_values(time), as_values(event)
+        strange = (event != 0) & (event != 1)
+        refuse_where("event", event, strange, "neither 0 nor 1; from_targets takes the times first, then the events")
         n, n_events = count_positives(event, "event")
-        event, time = as_values(event), as_values(time)
         check_time(time, event, "event")
         if n_events == 0:
             raise ValueError("event has no event: there is nothing to learn from")
@@ -200,7 +209,9 @@ class BaselineCoxLoss(Loss):
         sums, members, seen, total = self._make(self._look, risk, time, event)
         table = self.table.full()
         visited = table.visited(None).bool().to(sums.device)
-        held = table.read(None, cold=-math.inf).to(sums)
+        held = table.read(None, cold=-math.inf).to(sums.device)
+        dtype = torch.promote_types(sums.dtype, held.dtype)
+        sums, held = sums.to(dtype), held.to(dtype)
         rate = self.coupled.rule.rate
         known = sums > -math.inf
         if not (isinstance(rate, float) and rate == 1.0):
@@ -224,16 +235,27 @@ class BaselineCoxLoss(Loss):
 
     def _look(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Log of the sums over risk sets [K], of how many each is, the mean of h over events, and that of 1."""
-        check_floats(risk, "risk", "[B]")
+        check_floats(risk, "risk", "[B]", room=4.0 * self.n_examples)
         check_time(time, risk, "risk")
         seen = as_mask(event, "event", risk, "risk", signs=False)
         risk = at_least_float32(risk)
         if self.centred and len(risk) > 1:
             risk = self._centre(risk)
-        stands_for = self._stands_for(seen, risk)
-        sums, members = risk_set_sums(risk, stands_for, self._sets(time), self.n)
+        stands_for, sets = self._stands_for(seen, risk), self._sets(time)
+        self._check_population(time, seen, sets)
+        sums, members = risk_set_sums(risk, stands_for, sets, self.n)
         share = torch.where(seen, stands_for, 0.0) / self.n_events
         return sums, members, (share * risk).sum(), share.sum()
+
+    def _check_population(self, time: Tensor, seen: Tensor, sets: Tensor) -> None:
+        """Refuse a batch that contradicts what is known of the training data, where looking is free."""
+        if not reads_are_free(time):
+            return
+        early = f"of an event before the first of times, {self.times[0].item()}"
+        refuse_where("time", time, seen & (sets == 0), early)
+        if self.stratified and self.n_events == self.n_examples:
+            all_events = f"and all n = {self.n_examples} training examples have events"
+            refuse_where("event", seen.long(), ~seen, all_events)
 
     def _centre(self, risk: Tensor) -> Tensor:
         """The same values, with a gradient that no common part of theirs enters.
@@ -254,7 +276,7 @@ class BaselineCoxLoss(Loss):
 
     def _sets(self, time: Tensor) -> Tensor:
         """[B]: how many of the times each has lived to see; in the type of fewer digits, since the other has more."""
-        dtype = _narrower(time.dtype, self._digits)
+        dtype = narrower(time.dtype, self._digits)
         wide = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
         return torch.searchsorted(self.times.to(dtype).to(wide), time.to(dtype).to(wide), right=True)
 
@@ -290,12 +312,3 @@ def _thin(times: Tensor, events: Tensor, most: int) -> tuple[Tensor, Tensor]:
     middle = (first + past - 1) // 2
     middle[0] = 0  # or the first events would be in no risk set, and gain by ever larger h
     return times[middle], totals[past] - totals[first]
-
-
-def _narrower(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    """The type of fewer digits; of a whole and a floating one the latter, and int64 of two whole ones."""
-    if not (first.is_floating_point or second.is_floating_point):
-        return torch.int64
-    if not (first.is_floating_point and second.is_floating_point):
-        return first if first.is_floating_point else second
-    return first if torch.finfo(first).bits <= torch.finfo(second).bits else second

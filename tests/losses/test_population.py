@@ -1,0 +1,226 @@
+"""Batches that contradict what a loss was told of the training data are refused; where looking costs, never a NaN."""
+
+import pytest
+import torch
+
+import fcco
+from fcco import losses
+from losses.cases import same, state
+
+ITEMS = {"relevance": [2.0, 0.0, 1.0, 0.0, 0.0, 0.0], "query": [5, 5, 5, 8, 8, 8]}
+
+
+def lists(loss, **options):
+    return lambda: loss.from_targets(**ITEMS, **options)
+
+
+def scores(*values):
+    return torch.tensor(values, requires_grad=True)
+
+
+def vectors(*values):
+    return torch.tensor(values).unsqueeze(1).requires_grad_()
+
+
+def whole(*values):
+    return torch.tensor(values)
+
+
+def items(relevance, query, index):
+    return (
+        torch.linspace(0.0, 1.0, len(index), requires_grad=True),
+        torch.tensor(relevance),
+        whole(*query),
+        whole(*index),
+    )
+
+
+LISTWISE = [
+    lists(losses.ListNetLoss),
+    lists(losses.ListNetLoss, target="softmax"),
+    lists(losses.ListMLELoss),
+    lists(losses.NDCGLoss),
+    lists(losses.NDCGLoss, surrogate="exp"),
+]
+OTHER_LISTS = [
+    (items([2.0, 0.0, 1.0], [8, 8, 8], [3, 4, 5]), r"relevance\[0\] is 2.0, and that of row 3 was 0.0 in the training"),
+    (items([3.0, 0.0, 1.0], [5, 5, 5], [0, 1, 2]), r"relevance\[0\] is 3.0, and that of row 0 was 2.0 in the training"),
+    (items([2.0, 0.0, 0.0], [5, 5, 5], [0, 1, 2]), r"relevance\[2\] is 0.0, and that of row 2 was 1.0 in the training"),
+    (items([2.0, 0.0, 0.0], [5, 5, 5], [0, 1, 3]), r"query\[0\] and query\[2\] are both 5, and rows 0 and 3 were of"),
+    (items([2.0, 0.0, 0.0], [5, 5, 8], [0, 3, 1]), r"query\[0\] and query\[1\] are both 5, and rows 0 and 3 were of"),
+    (items([2.0, 0.0], [5, 8], [0, 1]), r"query\[0\] is 5 and query\[1\] is 8, and rows 0 and 1 were of one query"),
+]
+AT = whole(0, 1, 2)
+CONTRADICTIONS = [
+    *((make, *other) for make in LISTWISE for other in OTHER_LISTS),
+    *(
+        (
+            lambda own_term=own_term: losses.ListNetLoss.from_targets(**ITEMS, own_term=own_term),
+            *OTHER_LISTS[0],
+        )
+        for own_term in ("exact", "bounded")
+    ),
+    *(
+        (lambda own_term=own_term: losses.NDCGLoss.from_targets(**ITEMS, own_term=own_term), *OTHER_LISTS[0])
+        for own_term in ("exact", "sampled")
+    ),
+    (
+        lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2]),
+        (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
+        r"the batch has 2 examples of class 0, and class_sizes\[0\] is 1",
+    ),
+    (
+        lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2], log_likelihood=True),
+        (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
+        r"the batch has 2 examples of class 0, and class_sizes\[0\] is 1",
+    ),
+    (
+        lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2]),
+        (vectors(0.0, 0.5), whole(0, 0), whole(0, 1)),
+        r"the batch has 2 examples of class 0, and class_sizes\[0\] is 1",
+    ),
+    (
+        lambda: losses.NCALoss(5, class_sizes=[1, 2, 2]),
+        (vectors(0.0, 0.5, 1.0), whole(1, 2, 2), whole(3, 0, 3)),
+        "the batch has row 3 both in class 1 and in class 2",
+    ),
+    *(
+        (make, (scores(0.0, 0.5, 1.0, 1.5), whole(1, 0, 0, 1), whole(3, 0, 3, 1)), message)
+        for make, message in (
+            (lambda: losses.AveragePrecisionLoss(5, 2), "the batch has row 3 both as a positive and as a negative"),
+            (lambda: losses.PNormPushLoss(5), "the batch has row 3 both as a negative and as a positive"),
+            (lambda: losses.PartialAUCLoss(5), "the batch has row 3 both as a positive and as a negative"),
+        )
+    ),
+    (
+        lambda: losses.CoxLoss(5, 3),
+        (scores(0.0, 0.5, 1.0), whole(1, 2, 3), whole(1, 1, 0), whole(3, 0, 3)),
+        "the batch has row 3 both as an event and as a censored example",
+    ),
+    (
+        lambda: losses.NCALoss(5, class_sizes=[2, 0, 3]),
+        (vectors(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
+        r"the batch has 2 examples of class 1, and class_sizes\[1\] is 0",
+    ),
+    (
+        lambda: losses.NCALoss(5, class_sizes=[2, 0, 3]),
+        (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
+        r"the batch has 1 example of class 1, and class_sizes\[1\] is 0",
+    ),
+    *(
+        (
+            lambda own_term=own_term: losses.CoxLoss(5, n_events=1, own_term=own_term),
+            (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0), whole(1, 1, 0), AT),
+            "the batch has 2 events, and n_events is 1",
+        )
+        for own_term in ("exact", "sampled")
+    ),
+    *(
+        (
+            lambda own_term=own_term: losses.CoxLoss(5, n_events=5, own_term=own_term),
+            (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0), whole(1, 1, 0), AT),
+            "the batch has 1 censored example, and n_events = 5 of n = 5 leaves 0",
+        )
+        for own_term in ("exact", "sampled")
+    ),
+    *(
+        (
+            lambda options=options: losses.AveragePrecisionLoss(5, **options),
+            (scores(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
+            message,
+        )
+        for n_pos, message in (
+            (1, "the batch has 2 positives, and n_pos is 1"),
+            (5, "the batch has 1 negative, and n_pos = 5 of n = 5 leaves 0"),
+        )
+        for options in (
+            {"n_pos": n_pos, "own_term": own_term, "surrogate": surrogate, "rule": rule}
+            for own_term in ("exact", "sampled")
+            for surrogate in ("squared_hinge", "exp")
+            for rule in (fcco.SOX(0.3), fcco.MOAP(0.3))
+        )
+    ),
+    *(
+        (
+            lambda rule=rule, surrogate=surrogate: losses.PNormPushLoss.from_targets(
+                [1, 1, 1, 1, 0], rule=rule, surrogate=surrogate
+            ),
+            (scores(0.0, 0.5, 1.0), whole(0, 1, 0), AT),
+            "the batch has 2 negatives, and the training targets have 1",
+        )
+        for rule in (fcco.SOX(0.3), fcco.MOAP(0.3))
+        for surrogate in ("exp", "hinge")
+    ),
+    (
+        lambda: losses.PartialAUCLoss.from_targets([1, 0, 0, 0, 0]),
+        (scores(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
+        "the batch has 2 positives, and the training targets have 1",
+    ),
+    (
+        lambda: losses.BaselineCoxLoss(5, [2.0, 3.0], [1, 1]),
+        (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0).detach(), whole(1, 1, 0)),
+        r"time\[0\] is 1.0, of an event before the first of times, 2.0",
+    ),
+    (
+        lambda: losses.BaselineCoxLoss(3, [1.0, 2.0, 3.0], [1, 1, 1], stratified=True),
+        (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0).detach(), whole(1, 1, 0)),
+        r"event\[2\] is 0, and all n = 3 training examples have events",
+    ),
+]
+EACH = pytest.mark.parametrize(("make", "batch", "message"), CONTRADICTIONS)
+
+
+@EACH
+def test_is_refused_and_changes_nothing(make, batch, message):
+    loss_fn = make()
+    before = state(loss_fn)
+    with pytest.raises(ValueError, match=message):
+        loss_fn(*batch)
+    assert same(before, state(loss_fn))
+
+
+@EACH
+def test_where_looking_costs_the_gradient_is_finite(make, batch, message, monkeypatch):
+    """As on accelerators, and compiled. Also when rows are known from a first step."""
+    monkeypatch.setattr("fcco._checks.is_compiling", lambda: True)
+    loss_fn = make()
+    for _ in range(2):
+        loss = loss_fn(*batch)
+        assert loss.isfinite()
+        assert torch.autograd.grad(loss, batch[0])[0].isfinite().all()
+
+
+@EACH
+def test_validation_data_are_another_population(make, batch, message):
+    loss = make().eval()(*batch)
+    assert loss.isfinite()
+    assert torch.autograd.grad(loss, batch[0])[0].isfinite().all()
+
+
+REPEATED = [
+    (lambda: losses.NCALoss(5, class_sizes=[1, 2, 2]), (vectors(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1))),
+    (lambda: losses.CoxLoss(5, n_events=1), (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 2, 3), whole(1, 1, 0, 0))),
+    (lambda: losses.AveragePrecisionLoss(5, 1), (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 0, 0))),
+    (lambda: losses.AveragePrecisionLoss(5, 4), (scores(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1))),
+    (lambda: losses.PNormPushLoss.from_targets([0, 1, 1]), (scores(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1))),
+    (lambda: losses.PartialAUCLoss.from_targets([1, 0, 0]), (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 0, 0))),
+    *((make, (scores(0.0, 0.0, 1.0, 2.0), whole(2, 2, 0, 1), whole(5, 5, 5, 5))) for make in LISTWISE),
+]
+
+
+@pytest.mark.parametrize(("make", "batch"), REPEATED)
+def test_an_example_that_stands_twice_counts_once(make, batch):
+    loss = make()(*batch, whole(0, 0, 1, 2))
+    loss.backward()
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize("known", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("given", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+def test_relevances_of_fewer_digits_are_the_same_relevances(known, given):
+    relevance = torch.tensor([0.1, 0.3, 0.7, 2.0], dtype=torch.float64)
+    if torch.int64 in (known, given):
+        relevance = (10 * relevance).round()
+    loss_fn = losses.NDCGLoss.from_targets(relevance.to(known), [0, 0, 1, 1]).double()
+    h = torch.zeros(4, requires_grad=True)
+    assert loss_fn(h, relevance.to(given), whole(3, 3, 9, 9), torch.arange(4)).isfinite()
