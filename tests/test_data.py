@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections import Counter
 from itertools import islice
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from fcco.data import (
     OuterInnerSampler,
     PositiveNegativeSampler,
     QuerySampler,
+    ResumableLoader,
 )
 
 N = 60
@@ -242,23 +244,133 @@ def test_a_run_resumes_in_mid_epoch(make, outer, outer_of, replicas):
         assert list(resumed) == reference[2]
 
 
-def test_resuming_survives_set_epoch_and_workers_that_draw_ahead():
+def test_a_sampler_does_not_mistake_what_workers_drew_for_what_was_trained_on():
     make = SAMPLERS["outer_inner"][0]
-    reference, sampler = epochs(make(), 3), make()
+    reference, sampler = epochs(make(), 2), make()
     loader = DataLoader(Indexed(range(N)), batch_sampler=sampler, num_workers=2)
-    list(loader)
     for trained, (_, index) in enumerate(loader, start=1):
-        assert index.tolist() == reference[1][trained - 1]
+        assert index.tolist() == reference[0][trained - 1]
         if trained == 3:
             break
-    state = sampler.state_dict(drawn=3)
-    assert sampler.state_dict()["drawn"] > 3
+    with pytest.raises(RuntimeError, match=r"draws batches ahead of training.*ResumableLoader.*as drawn"):
+        sampler.state_dict()
     resumed = make()
-    resumed.load_state_dict(state)
-    resumed.set_epoch(state["epoch"])  # as a training loop does
-    assert list(resumed) == reference[1][3:]
-    resumed.set_epoch(1)
-    assert list(resumed) == reference[1]
+    resumed.load_state_dict(sampler.state_dict(drawn=3))
+    assert list(resumed) == reference[0][3:]
+    # What is drawn next goes to nobody else, and counts.
+    assert next(iter(sampler)) == reference[1][0]
+    assert sampler.state_dict()["drawn"] == 1
+
+
+def torchdata_loader(dataset, sampler, **options):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    return stateful.StatefulDataLoader(dataset, batch_sampler=sampler, **options)
+
+
+def train(loader, sampler, start=0, stop=None, set_epoch=False):
+    """The rows that two epochs train on, and what is saved after ``stop`` batches."""
+    seen = []
+    for epoch in range(start, 2):
+        if set_epoch:
+            sampler.set_epoch(epoch)
+        for _, index in loader:
+            seen.append(index.tolist())
+            if len(seen) == stop:
+                return seen, pickle.dumps((epoch, loader.state_dict()))
+    return seen, None
+
+
+ignore_set_vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
+every_loader = pytest.mark.parametrize("make_loader", [ResumableLoader, torchdata_loader])
+every_kind_of_workers = pytest.mark.parametrize(
+    "workers",
+    [{}, {"num_workers": 1, "prefetch_factor": 5}, {"num_workers": 2, "persistent_workers": True}],
+    ids=["none", "prefetching", "persistent"],
+)
+
+
+@ignore_set_vital
+@every_loader
+@every_kind_of_workers
+def test_a_loader_resumes_between_epochs(make_loader, workers):
+    reference = epochs(OuterInnerSampler(N, 9, 5), 3)
+    for done in range(2):
+        loader, resumed = (make_loader(Indexed(range(N)), OuterInnerSampler(N, 9, 5), **workers) for _ in "12")
+        for _ in range(done):
+            list(loader)
+        resumed.load_state_dict(loader.state_dict())
+        for expected in reference[done:]:
+            assert [index.tolist() for _, index in resumed] == expected
+
+
+@ignore_set_vital
+@every_loader
+@every_kind_of_workers
+@pytest.mark.parametrize(("replicas", "set_epoch"), [(1, False), (1, True), (2, True)])
+def test_a_loader_resumes_after_the_last_batch_trained_on(make_loader, workers, replicas, set_epoch):
+    def begin():
+        sampler = OuterInnerSampler(N, 9, 5, num_replicas=replicas, rank=replicas - 1, seed=5)
+        return make_loader(Indexed(range(N)), sampler, **workers), sampler
+
+    expected = [batch for epoch in epochs(begin()[1], 2) for batch in epoch]
+    length = len(expected) // 2
+    assert train(*begin(), set_epoch=set_epoch) == (expected, None)
+    for stop in (1, length - 1, length, length + 2):
+        seen, saved = train(*begin(), stop=stop, set_epoch=set_epoch)
+        epoch, state = pickle.loads(saved)
+        loader, sampler = begin()
+        loader.load_state_dict(state)
+        left, _ = train(loader, sampler, start=epoch, set_epoch=set_epoch)
+        # A loop that leaves epochs to the sampler goes on to the next one where nothing is left.
+        assert seen + left[: None if set_epoch else len(expected) - stop] == expected
+
+
+@every_sampler
+def test_a_loader_resumes_time_and_again(make, outer, outer_of):
+    expected = [batch for epoch in epochs(make(), 2) for batch in epoch]
+    seen, state = [], ResumableLoader(Indexed(range(N)), make()).state_dict()
+    while len(seen) < len(expected):
+        loader = ResumableLoader(Indexed(range(N)), make())
+        loader.load_state_dict(state)
+        seen += [index.tolist() for _, index in islice(loader, 2)]
+        state = loader.state_dict()
+        assert state == loader.batch_sampler.state_dict()
+    assert seen[: len(expected)] == expected
+
+
+def test_a_loader_counts_for_the_iteration_that_is_trained_on():
+    loader = ResumableLoader(Indexed(range(N)), OuterInnerSampler(N, 7, 5))
+    first, second = iter(loader), iter(loader)
+    for batches in (first, first, second, first):
+        next(batches)
+    assert loader.state_dict() == {"epoch": 1, "drawn": 1, "seed": 0, "batches": 9}
+    loader.batch_sampler.set_epoch(5)
+    next(second)
+    assert loader.state_dict() == {"epoch": 5, "drawn": 0, "seed": 0, "batches": 9}
+
+
+def test_a_loader_refuses_what_it_cannot_resume():
+    with pytest.raises(TypeError, match=r"batch_sampler must be a sampler of fcco\.data, got list"):
+        ResumableLoader(Indexed(range(4)), [[0, 1], [2, 3]])
+    with pytest.raises(ValueError, match="in_order must be True"):
+        ResumableLoader(Indexed(range(4)), OuterInnerSampler(4), num_workers=2, in_order=False)
+
+
+def test_nothing_is_left_of_an_epoch_that_was_over():
+    sampler = OuterInnerSampler(N, 7, 5)
+    reference = epochs(OuterInnerSampler(N, 7, 5), 3)
+    over = sampler.state_dict(drawn=len(sampler))
+    for epoch, expected in [(0, []), (1, reference[1])]:
+        sampler.load_state_dict(over)
+        sampler.set_epoch(epoch)
+        assert list(sampler) == expected
+        assert list(sampler) == reference[epoch + 1]
+
+
+@every_sampler
+def test_a_batch_sampler_given_as_sampler_is_told_so(make, outer, outer_of):
+    with pytest.raises(TypeError, match=r"got a list of \d+: .* as batch_sampler=, not as sampler="):
+        next(iter(DataLoader(Indexed(range(N)), sampler=make(), batch_size=2)))
 
 
 def test_an_iteration_left_behind_does_not_count():
@@ -277,6 +389,11 @@ def test_a_state_of_another_sampler_is_refused():
             sampler.load_state_dict(other.state_dict())
     with pytest.raises(ValueError, match="drawn must be at least 0, got -1"):
         sampler.load_state_dict({**sampler.state_dict(), "drawn": -1})
+    too_many = "drawn must be at most 15, the batches of an epoch, got 16"
+    with pytest.raises(ValueError, match=too_many):
+        sampler.load_state_dict({**sampler.state_dict(), "drawn": 16})
+    with pytest.raises(ValueError, match=too_many):
+        sampler.state_dict(drawn=16)
     assert sampler.state_dict()["drawn"] == 0
 
 
@@ -284,8 +401,28 @@ def test_a_state_of_another_sampler_is_refused():
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
 def test_copies_go_on_alike(make, outer, outer_of, clone):
     sampler = make()
-    next(iter(sampler))
+    iteration = iter(sampler)
+    next(iteration)
+    assert clone(sampler).state_dict() == sampler.state_dict()
+    assert list(clone(iteration)) == list(iteration)
     assert list(clone(sampler)) == list(sampler)
+
+
+def test_a_loader_that_keeps_states_of_iterations_may_send_batches_to_workers():
+    """As torchdata's does: it asks the sampler and its iterator before each batch is sent."""
+    make = SAMPLERS["outer_inner"][0]
+    reference, sampler = epochs(make(), 2), make()
+    iteration, kept = iter(sampler), []
+    for _ in range(4):
+        kept.append((iteration.state_dict(), sampler.state_dict()))
+        ForkingPickler.dumps(next(iteration))
+    for drawn, (of_iteration, of_sampler) in enumerate(kept):
+        resumed = make()
+        resumed.load_state_dict(of_sampler)
+        again = iter(resumed)
+        again.load_state_dict(of_iteration)
+        assert list(again) == reference[0][drawn:]
+        assert list(resumed) == reference[1]
 
 
 @pytest.mark.parametrize(

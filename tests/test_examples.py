@@ -44,6 +44,12 @@ def test_plain_loop_improves(run):
     assert values[0] < values[1] < values[2]
 
 
+def test_resuming_ends_where_the_whole_run_does(run):
+    *stops, same = run("resume", "--epochs", 2, "--workers", 1)
+    assert stops == ["stopped after batch 6 of epoch 1"]
+    assert same == "the weights of the whole run: True"
+
+
 # Lightning's own: a deprecated call of torch, and advice on loaders and loggers.
 @pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*does not have many workers")
 def test_lightning_logs_and_saves(run, tmp_path):

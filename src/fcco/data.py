@@ -11,18 +11,21 @@ Each is a batch sampler for ``DataLoader(Indexed(dataset), batch_sampler=sampler
   overlap, and all ranks have equally many batches. Only where a rank would be left with an empty batch are rows of the
   epoch's start visited again. Inner rows are dealt on each rank independently.
 
-``set_epoch(epoch)`` chooses the next epoch; without it every new iteration begins the next one. ``state_dict()`` and
-``load_state_dict()`` continue in the middle of an epoch.
+``set_epoch(epoch)`` chooses the next epoch; without it every new iteration begins the next one.
+
+A run that was stopped in the middle of an epoch continues with the batch after the last one trained on. Save
+``loader.state_dict()`` with the model, and give it to ``loader.load_state_dict()``, of a :class:`ResumableLoader` or of
+torchdata's ``StatefulDataLoader``. A loop without a loader uses the same two methods of the sampler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import index as as_int
 from typing import Any, Literal
 
 import numpy as np
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fcco._checks import whole_number
 from fcco._visits import (
@@ -43,6 +46,7 @@ __all__ = [
     "OuterInnerSampler",
     "PositiveNegativeSampler",
     "QuerySampler",
+    "ResumableLoader",
 ]
 
 
@@ -90,6 +94,11 @@ class Indexed(Dataset[Any]):
         return [_with_row(item, row) for item, row in zip(items, rows, strict=True)]
 
     def _row(self, index: int) -> int:
+        if isinstance(index, list):
+            raise TypeError(
+                f"index must be one row, got a list of {len(index)}: a sampler of fcco.data draws whole batches; "
+                "pass it to DataLoader as batch_sampler=, not as sampler="
+            )
         row, n = as_int(index), len(self)
         if not -n <= row < n:
             raise IndexError(f"index {row} is outside the dataset's {n} rows")
@@ -104,6 +113,63 @@ def _with_row(item: Any, row: int) -> Any:
     if isinstance(item, list):
         return [*item, row]
     return (*item, row) if isinstance(item, tuple) else (item, row)
+
+
+class ResumableLoader(DataLoader[Any]):
+    """A ``DataLoader`` that can be saved and resumed in the middle of an epoch, with any number of workers.
+
+    Workers draw batches ahead of training. The state of this loader counts those that it has handed out: a loop that
+    saves it after the step on a batch is resumed at the next batch. The state is the same on all ranks.
+
+    Args:
+        dataset: such as :class:`Indexed`.
+        batch_sampler: one of :mod:`fcco.data`.
+        options: what else ``DataLoader`` takes: ``num_workers``, ``persistent_workers``, ``prefetch_factor``, ...
+
+    Raises:
+        TypeError: ``batch_sampler`` is not of :mod:`fcco.data`.
+        ValueError: ``in_order=False``: what was handed out is then no beginning of the epoch.
+
+    >>> def make_loader():
+    ...     sampler = OuterInnerSampler(8, outer_batch=2, inner_batch=1)
+    ...     return ResumableLoader(Indexed("abcdefgh"), sampler, num_workers=1, prefetch_factor=4)
+    >>> loader = make_loader()
+    >>> for step, (letters, index) in enumerate(loader, start=1):
+    ...     if step == 3:  # the worker was sent all 4
+    ...         break
+    >>> loader.state_dict()
+    {'epoch': 0, 'drawn': 3, 'seed': 0, 'batches': 4}
+    >>> resumed = make_loader()
+    >>> resumed.load_state_dict(loader.state_dict())
+    >>> len(list(resumed)), len(list(resumed))  # what was left, and the next epoch
+    (1, 4)
+    """
+
+    batch_sampler: VisitSampler
+
+    def __init__(self, dataset: Dataset[Any], batch_sampler: VisitSampler, **options: Any) -> None:
+        if not isinstance(batch_sampler, VisitSampler):
+            raise TypeError(f"batch_sampler must be a sampler of fcco.data, got {type(batch_sampler).__name__}")
+        if not options.get("in_order", True):
+            raise ValueError("in_order must be True: batches in another order cannot be resumed")
+        super().__init__(dataset, batch_sampler=batch_sampler, **options)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """The batches that are left of the epoch."""
+        iteration = None
+        for batch in super().__iter__():
+            iteration = iteration or self.batch_sampler._iteration
+            assert iteration is not None  # it began when it drew this batch
+            iteration.hand_out()
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """The place in the epoch, after the last batch handed out."""
+        return self.batch_sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Let the next iteration begin there; raise if the batches would not be the same."""
+        self.batch_sampler.load_state_dict(state)
 
 
 class OuterInnerSampler(VisitSampler):
