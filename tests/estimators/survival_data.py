@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "survival.json").read_text())
+_FOLDER = Path(__file__).parent / "golden"
+GOLDEN, WEIGHTED = (json.loads((_FOLDER / f"{name}.json").read_text()) for name in ("survival", "weighted_survival"))
 TIES = ("breslow", "efron")
 
 

@@ -1,19 +1,22 @@
 """Stochastic descent of linear models: the rate it looks for, what it takes back, and what it says."""
 
+import math
 import runpy
 import sys
 import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 import fcco.estimators
-from fcco.estimators._base import telling_of_compilation
+from fcco.estimators._base import Progress, telling_of_compilation
+from fcco.estimators._descent import Descent
 from fcco.estimators._kernels import RULES
-from fcco.estimators._listwise import _sample_queries
+from fcco.estimators._listwise import ListwiseRanker, _sample_queries
 from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
 
 
@@ -50,6 +53,47 @@ def test_a_rate_that_was_given_is_kept(data):
     x, y = data
     ranker = AveragePrecisionClassifier(method="soap", learning_rate=1e-9, random_state=0)
     assert np.abs(ranker.fit(x, y).coef_).max() < 1e-6
+
+
+class Trials:
+    """Steps of which only the objective after a trial is known, by rate."""
+
+    size = 1.0
+
+    def __init__(self, values):
+        self.values, self.tried = values, []
+
+    def value(self, w):
+        return 1.0
+
+    def start(self, w, seed):
+        return None
+
+    def take(self, run, count, rate):
+        self.tried.append(rate)
+        return self.values.get(rate, math.inf)
+
+
+def test_rates_are_tried_until_they_get_worse_but_not_before_one_gains():
+    """The start is at 1: from 16 to 4 it gets worse, but neither is an improvement; after 1/4 there is no need."""
+    steps = Trials({16.0: 2.0, 4.0: 3.0, 1.0: 0.9, 1 / 4: 0.5, 1 / 16: 0.6, 1 / 64: 0.1})
+    progress = Progress(max_iter=3, tol=0.0, n_iter_no_change=2, verbose=0, name="Ranker")
+    assert Descent(steps, np.zeros(1), None, progress, np.random.RandomState(0)).rate == 1 / 4
+    assert steps.tried == [16.0, 4.0, 1.0, 1 / 4, 1 / 16]
+
+
+@pytest.mark.parametrize(
+    ("max_iter", "message"),
+    [(1000, "still falls as the coefficients grow"), (3, "reached max_iter=3 .* there may be no finite optimum")],
+)
+def test_separable_classes_without_a_penalty_are_warned_of(max_iter, message):
+    x, y = np.array([[0.0], [1.0], [2.0], [3.0]]), [0, 0, 1, 1]
+    ranker = PNormPushClassifier(method="soap", alpha=0.0, learning_rate=1.0, max_iter=max_iter, random_state=0)
+    with pytest.warns(ConvergenceWarning, match=message):
+        ranker.fit(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranker.set_params(alpha=0.1, max_iter=1000).fit(x, y)
 
 
 @pytest.mark.parametrize("offset", [1e8, -1e8])
@@ -144,6 +188,36 @@ def test_an_import_that_fails_says_why(error, message, monkeypatch):
         runpy.run_path(fcco.estimators.__file__)
     assert raised.value.name == error.name
     assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("ranker", "targets", "rows"),
+    [
+        (PNormPushClassifier(), (np.arange(9000) % 3 == 0,), 4000),
+        (AveragePrecisionClassifier(), (np.arange(9000) % 3 == 0,), 4000),
+        (ListwiseRanker("ndcg"), (np.arange(9000) % 2, np.arange(9000) // 10), 4000),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "fit") else "",
+)
+def test_the_objective_is_tracked_on_all_rows_unless_that_takes_pairs(ranker, targets, rows):
+    def watched(**options):
+        return clone(ranker).set_params(random_state=0, **options)._task(np.zeros((9000, 1)), *targets).watched
+
+    assert watched(surrogate="squared_hinge", method="sox") is None
+    assert watched(surrogate="sigmoid", method="exact") is None
+    some = watched(surrogate="sigmoid", method="sox")
+    assert len(some) == len(set(some)) == rows
+
+
+@pytest.mark.parametrize(
+    ("queries", "steps"),
+    [(np.zeros(1000, int), 32), (np.arange(500) // 5, 13), (np.append(np.zeros(700, int), 1), 11)],
+    ids=["one long list", "short lists", "both"],
+)
+def test_a_pass_over_lists_takes_as_many_rows_as_there_are(queries, steps):
+    """In steps of 8 lists, or as many as there are, and 32 rows of each at most."""
+    n = len(queries)
+    assert ListwiseRanker(method="sox")._task(np.zeros((n, 1)), np.arange(n) % 2, queries).steps == steps
 
 
 def test_queries_are_tracked_whole():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
@@ -142,6 +143,15 @@ def test_an_offset_changes_nothing(ranker, offset, data):
 
 
 @pytest.mark.parametrize("ranker", RANKERS, ids=lambda r: f"{type(r).__name__}-{getattr(r, 'objective', '')}")
+@pytest.mark.parametrize("offset", [1e8, 1e10])
+def test_a_tolerance_below_rounding_is_no_cause_to_warn(ranker, offset, data):
+    """At such offsets the gradient is never quite 0, and L-BFGS may end because it finds nothing lower."""
+    x, y = data
+    silent_fit(clone(ranker).set_params(alpha=1e-2, tol=1e-20), x + offset, y)
+    silent_fit(clone(ranker).set_params(tol=1e-20), x + offset, y)
+
+
+@pytest.mark.parametrize("ranker", RANKERS, ids=lambda r: f"{type(r).__name__}-{getattr(r, 'objective', '')}")
 @pytest.mark.parametrize("kind", FORMATS)
 def test_sparse_features_give_the_same(ranker, kind, data):
     x, y = np.where(np.abs(data[0]) < 0.3, 0.0, data[0]), data[1]
@@ -223,3 +233,9 @@ def test_an_improvement_is_relative():
     for size in (1e-30, 1.0):
         progress = Progress(max_iter=9, tol=1e-3, n_iter_no_change=2, verbose=0, name="Ranker")
         assert [progress.add(size * value) for value in (1.0, 0.9, 0.8, 0.8 - 1e-6, 0.8 - 2e-6)] == [False] * 4 + [True]
+
+
+def test_an_improvement_is_on_the_best_so_far():
+    """To fall again after a rise is none."""
+    progress = Progress(max_iter=9, tol=1e-3, n_iter_no_change=2, verbose=0, name="Ranker")
+    assert [progress.add(value) for value in (1.0, 3.0, 2.0)] == [False, False, True]

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import ndcg_score
-from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fcco.estimators._kernels import RULES
@@ -176,6 +176,43 @@ def test_queries_are_routed(data):
     train, test = next(GroupKFold(3).split(x, y, query))
     expected = ListwiseRanker(k=5).fit(x[train], y[train], qid=query[train]).score(x[test], y[test], qid=query[test])
     assert search.cv_results_["split0_test_score"][0] == pytest.approx(expected)
+
+
+ROUTES = (
+    "sklearn.set_config(enable_metadata_routing=True)",
+    "estimator.set_fit_request(qid=True).set_score_request(qid=True)",
+)
+
+
+class OwnRanker(ListwiseRanker):
+    pass
+
+
+def test_a_fit_to_queries_is_not_scored_as_one_list(data):
+    """A fit without queries is; and what counts is the last fit."""
+    x, y, query = data
+    ranker = OwnRanker().fit(x, y, qid=query)
+    with pytest.raises(ValueError, match="OwnRanker was fitted with qid, and must be scored with qid") as raised:
+        ranker.score(x, y)
+    assert all(line in str(raised.value) for line in ROUTES)
+    assert ranker.fit(x, y).score(x, y) == ranker.score(x, y, qid=np.zeros(len(x)))
+
+
+@pytest.mark.parametrize("search", [True, False])
+def test_a_search_that_does_not_route_queries_says_how_to(search, data):
+    """scikit-learn turns what is raised in a score into NaN, and a warning that shows it."""
+    x, y, query = data
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if search:
+            grid = GridSearchCV(ListwiseRanker(), {"alpha": [1e-3, 0.1]}, cv=GroupKFold(3))
+            scores = grid.fit(x, y, qid=query, groups=query).cv_results_["mean_test_score"]
+        else:
+            scores = cross_val_score(ListwiseRanker(), x, y, groups=query, cv=GroupKFold(3), params={"qid": query})
+    assert np.isnan(scores).all()
+    failures = [str(warning.message) for warning in caught if "Scoring failed" in str(warning.message)]
+    assert len(failures) == (6 if search else 3)
+    assert all(line in message for line in ROUTES for message in failures)
 
 
 def test_only_list_mle_takes_negative_relevances(data):

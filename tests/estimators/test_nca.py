@@ -27,7 +27,7 @@ from fcco.estimators import _nca, _nca_exact
 from fcco.estimators._kernels import RULES as CODES
 from fcco.estimators._kernels import Table
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
-from fcco.estimators._nca_fit import draw_batches
+from fcco.estimators._nca_fit import Batches, draw_batches
 from fcco.estimators._nca_kernel import SECOND_RATE, Rows, Rule, Run, mean_and_deviation, train
 from fcco.estimators._nca_objective import mean_share
 from fcco.functional import nca_loss
@@ -80,15 +80,39 @@ def test_agrees_with_the_engine_on_the_same_rows(
     batches = draw_batches(np.random.RandomState(1), label, per_pass=4, passes=6)
     values, known = np.zeros(24), np.zeros(24, np.int64)
     train(rows, Rule(CODES[method], 0.3), run, *batches, np.full(24, lr), beta, alpha, values, known)
-    centred = torch.tensor(x - rows.center)
-    for t, value in enumerate(values):
-        index = torch.tensor(batches.order[batches.bounds[t] : batches.bounds[t + 1]])
+    np.testing.assert_allclose(values, values_of_engine(engine, weights, steps, x, label, batches), atol=tolerance)
+    np.testing.assert_allclose(run.a, weights.detach().numpy(), atol=tolerance)
+
+
+def values_of_engine(engine: Any, weights: Any, steps: Any, x: Array, label: Array, batches: Any) -> list[float]:
+    """A step on each batch with torch; the loss of each."""
+    values, centred = [], torch.tensor(x - mean_and_deviation(x)[0])
+    for begin, end in pairwise(batches.bounds):
+        index = torch.tensor(batches.order[begin:end])
         steps.zero_grad()
         loss = engine(centred[index] @ weights.T, torch.tensor(label)[index], index)
         loss.backward()
         steps.step()
-        assert value == pytest.approx(loss.item(), abs=tolerance)
-    np.testing.assert_allclose(run.a, weights.detach().numpy(), atol=tolerance)
+        values.append(loss.item())
+    return values
+
+
+@pytest.mark.parametrize("method", RULES)
+def test_agrees_with_the_engine_on_batches_of_one_class(method: str) -> None:
+    """They say nothing of strangers: their rows have no term, and wait. Every other batch has rows of all classes."""
+    x, label, start = problem(np.float64)
+    alone, random = np.flatnonzero(label == 1), np.random.RandomState(1)
+    parts = [part for _ in range(4) for part in (random.permutation(alone), random.permutation(50))]
+    batches = Batches(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])]))
+    rows, run = state(x, label, start, normalise=False)
+    weights, values, known = torch.nn.Parameter(torch.tensor(start)), np.zeros(8), np.zeros(8, np.int64)
+    train(rows, Rule(CODES[method], 0.3), run, *batches, np.full(8, 0.5), 0.3, 1e-2, values, known)
+    assert list(known) == [0, 50] * 4
+    engine = fcco.losses.NCALoss.from_targets(label, rule=RULES[method])
+    steps = fcco.optim.MovingAverageSGD([weights], lr=0.5, beta=0.3, weight_decay=1e-2)
+    np.testing.assert_allclose(values, values_of_engine(engine, weights, steps, x, label, batches), atol=1e-9)
+    np.testing.assert_allclose(run.a, weights.detach().numpy(), atol=1e-9)
+    assert np.abs(run.a - start).max() > 0.1
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3], ids=["near", "far apart"])
@@ -142,6 +166,36 @@ def test_exact_fits_lower_the_penalised_objective_that_they_record() -> None:
     np.testing.assert_allclose(model.loss_curve_[:3], values[:3], atol=0.02)  # of mini-batches: by 500 rows of 600
     np.testing.assert_allclose(model.loss_curve_[3:], values[3:], atol=1e-9)
     assert (np.diff(values) <= 0).all()
+
+
+@quiet
+def test_exact_starts_where_it_was_told_to_if_mini_batches_diverge() -> None:
+    """At this rate they leave a good start for -0.86, in a place so flat that L-BFGS would stay there."""
+    x, y = make_classification(600, 10, n_informative=5, random_state=0)
+    best = NeighborhoodComponentsAnalysis(3, random_state=0).fit(x, y).components_
+    options = {"init": 0.9 * best, "method": "exact", "learning_rate": 1e4, "max_iter": 8, "random_state": 0}
+    model = NeighborhoodComponentsAnalysis(**options).fit(x, y)
+    start = objective(x, y, 0.9 * best)
+    assert start < -0.93
+    assert max(model.loss_curve_[:3]) > -0.88
+    assert objective(x, y, model.components_) == pytest.approx(model.loss_curve_[-1], abs=1e-9)
+    assert model.loss_curve_[-1] < start
+
+
+@quiet
+def test_a_start_that_leads_to_no_number_is_not_taken() -> None:
+    """Of distances near the largest number there is L-BFGS makes NaN, mini-batches do not."""
+    model = NeighborhoodComponentsAnalysis(init=1e150 * np.eye(2, 4), max_iter=5, random_state=0).fit(*IRIS)
+    assert -1.0 <= model.loss_curve_[-1] < -0.8
+    assert np.isfinite(model.components_).all()
+
+
+def test_an_exact_objective_that_is_no_number_is_an_error() -> None:
+    """Squares of the gradient at such a start are 0."""
+    with pytest.raises(
+        FloatingPointError, match=r"no longer finite after iteration 1; .*or scale the features or init"
+    ):
+        NeighborhoodComponentsAnalysis(init=1e-200 * np.eye(2, 4), random_state=0).fit(*IRIS)
 
 
 @pytest.mark.parametrize("per_pass", [1, 3, 10])
@@ -325,10 +379,50 @@ def test_the_unit_of_the_data_does_not_matter(init: str, unit: float) -> None:
 
 
 @quiet
-def test_a_tiny_array_grows() -> None:
+@pytest.mark.parametrize("method", ["exact", "sox"])
+def test_a_tiny_array_grows(method: str) -> None:
     x, y = IRIS
-    model = NeighborhoodComponentsAnalysis(init=1e-6 * np.eye(2, 4), random_state=0, max_iter=10).fit(x, y)
+    options: dict[str, Any] = {"method": method, "random_state": 0, "max_iter": 10}
+    model = NeighborhoodComponentsAnalysis(init=1e-6 * np.eye(2, 4), **options).fit(x, y)
     assert objective(x, y, model.components_) < -0.9
+
+
+@quiet
+def test_a_stall_divides_the_step_by_ten() -> None:
+    """With a tolerance that nothing meets the second iteration is a stall; steps this short all have one gradient."""
+    seen = [np.eye(4).ravel()]
+    options: dict[str, Any] = {"learning_rate": 1e-7, "beta": 1.0, "tol": 10.0, "n_iter_no_change": 1, "max_iter": 3}
+    model = NeighborhoodComponentsAnalysis(init=np.eye(4), callback=lambda a, _: seen.append(a), **options).fit(*IRIS)
+    assert model.n_iter_ == 3
+    moved = np.linalg.norm(np.diff(seen, axis=0), axis=1)
+    rates = np.reshape(0.5 * (1 + np.cos(np.pi * np.arange(150) / 150)), (3, 50)).sum(axis=1) * [1.0, 1.0, 0.1]
+    np.testing.assert_allclose(moved / moved[0], rates / rates[0], rtol=1e-3)
+
+
+@quiet
+@pytest.mark.parametrize("load", [load_iris, load_wine])
+def test_mini_batches_that_start_warm_stay_near(load: Any) -> None:
+    """In units of the features' deviations A moves by 1%; at the steps of a cold start by more than its size."""
+    x, y = load(return_X_y=True)
+    model = NeighborhoodComponentsAnalysis(2, method="sox", warm_start=True, max_iter=10, random_state=0).fit(x, y)
+    before = model.components_.copy()
+    moved = model.set_params(max_iter=1).fit(x, y).components_ - before
+    assert 0 < np.linalg.norm(moved * x.std(0)) < 0.02 * np.linalg.norm(before * x.std(0))
+
+
+def test_a_warm_start_at_a_solution_looks_at_all_pairs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There and a little further on; a first step as long as from a cold start would have to be taken back."""
+    looks = []
+
+    def look(rows: Any, a: Array) -> Any:
+        looks.append(a)
+        return share_and_gradient(rows, a)
+
+    share_and_gradient = _nca_exact.share_and_gradient
+    model = NeighborhoodComponentsAnalysis(2, warm_start=True, random_state=0).fit(*load_wine(return_X_y=True))
+    monkeypatch.setattr(_nca_exact, "share_and_gradient", look)
+    model.fit(*load_wine(return_X_y=True))
+    assert len(looks) == 2
 
 
 def test_batches_too_small_for_the_classes_warn() -> None:

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, NotFittedError, UndefinedMetricWarning
 from sklearn.model_selection import GridSearchCV
@@ -15,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from estimators.survival_data import TIES, columns, golden, make_data
 from fcco.estimators import _survival_frames
 from fcco.estimators._survival import CoxRegressor
+from fcco.functional import cox_loss
 
 
 @pytest.mark.parametrize("penalised", [False, True])
@@ -125,6 +127,55 @@ def test_an_endless_likelihood_is_named():
     assert -15 < CoxRegressor(alpha=1e-4).fit(x, y).coef_[3] < 0
 
 
+def test_an_endless_likelihood_ends_where_rounding_does_not_decide():
+    """Rows in another order are added up in another: going on for a gain of 1e-12, predictions differ by 7e-5."""
+    rng = np.random.RandomState(42)
+    x, time = rng.rand(15, 30), rng.randint(0, 3, 15).astype(float)
+    order = rng.permutation(15)
+    with pytest.warns(ConvergenceWarning, match="rises for ever"):
+        here, there = CoxRegressor().fit(x, time), CoxRegressor().fit(x[order], time[order])
+    assert np.abs(here.predict(x)).max() > 10
+    np.testing.assert_allclose(there.predict(x), here.predict(x), rtol=1e-6)
+
+
+def test_a_small_penalty_makes_the_optimum_finite():
+    """Nobody with x3 = 1 dies, but the coefficient ends where the penalty holds it, and nothing is warned of.
+
+    The curvature there is below what without a penalty would mean a likelihood that rises for ever.
+    """
+    x, time, event = make_data()
+    x, alpha = np.column_stack([x, ~event & (np.arange(len(x)) % 2 == 0)]), 1e-13
+    coef = CoxRegressor(alpha=alpha).fit(x, columns(time, event)).coef_
+    w = torch.tensor(coef, requires_grad=True)
+    cox_loss(torch.tensor(x, dtype=torch.float64) @ w, torch.tensor(time), torch.tensor(event)).backward()
+    assert w.grad[3].item() == pytest.approx(-alpha * coef[3], rel=1e-3)
+    with pytest.warns(ConvergenceWarning, match="reached max_iter=15"):
+        CoxRegressor(alpha=alpha, max_iter=15).fit(x, columns(time, event))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_objective_never_rises():
+    """On Cauchy features full steps of Newton's method go too far: the objective would rise in 6 fits of 40."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x, y = rng.standard_cauchy(size=(60, 3)), columns(rng.exponential(size=60), rng.random(60) < 0.7)
+        assert np.diff(CoxRegressor().fit(x, y).loss_curve_).max() < 1e-12
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "soap", "max_iter": 5, "tol": 0, "random_state": 0}])
+def test_times_may_be_close_to_each_other(options):
+    """1e-9 apart, in float32 they would all be one."""
+    x, time, event = make_data(200)
+    y, close = columns(time, event), columns(1.0 + 1e-9 * time, event)
+    expected, found = CoxRegressor(**options).fit(x, y), CoxRegressor(**options).fit(x, close)
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-12)
+    np.testing.assert_array_equal(found.unique_times_, np.unique(close[:, 0]))
+    np.testing.assert_allclose(found.baseline_cumulative_hazard_, expected.baseline_cumulative_hazard_, rtol=1e-12)
+    assert found.score(x, close) == expected.score(x, y)
+    functional = [cox_loss(torch.tensor(x[:, 0]), torch.tensor(t), torch.tensor(event)) for t in (time, close[:, 0])]
+    assert functional[0] == functional[1]
+
+
 def test_time_as_a_feature_has_predictions_all_the_same():
     _, time, event = make_data(100, tied=False)
     with pytest.warns(ConvergenceWarning, match="rises for ever along x0:"):
@@ -198,6 +249,25 @@ def test_warm_start_and_limits(method, capsys):
     np.testing.assert_allclose(model.coef_, cold.coef_, rtol=1e-9 if method == "exact" else 0.2)
     with pytest.raises(ValueError, match="X has 2 features, and the fit before had 3"):
         model.fit(x[:, :2], y)
+
+
+def test_a_warm_start_keeps_out_of_directions_that_say_nothing():
+    """Of x0 and its copy only the sum of coefficients counts: a start at 5 and -5 is one at 0 and 0."""
+    x, time, event = make_data()
+    x, y = np.column_stack([x, x[:, 0]]), columns(time, event)
+    cold = CoxRegressor().fit(x, y)
+    warm = CoxRegressor(warm_start=True).fit(x, y)
+    warm.coef_ += np.array([5.0, 0.0, 0.0, -5.0])
+    np.testing.assert_allclose(warm.fit(x, y).coef_, cold.coef_, rtol=1e-9)
+
+
+def test_descent_starts_warm_in_any_units():
+    x, time, event = make_data()
+    x, y = x * [100.0, 0.01, 1.0], columns(time, event)
+    exact = CoxRegressor(alpha=1e-6, warm_start=True).fit(x, y)
+    end = exact.loss_curve_[-1]
+    again = exact.set_params(method="soap", max_iter=2, tol=0, random_state=0).fit(x, y)
+    assert again.loss_curve_[-1] == pytest.approx(end, abs=1e-6)
 
 
 def test_works_in_scikit_learn():

@@ -15,12 +15,17 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
 from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
 from fcco.estimators._loop import Draws
+from fcco.estimators._weights import check_weights, refuse_weights, show_weights_where_taken
 
 
-def _cut_between(scores: Array, count: int) -> float:
-    """A threshold that the ``count`` highest of the scores are above, half-way to the next."""
-    ordered = np.sort(scores.astype(np.float64))
-    return float(ordered[-count - 1] + ordered[-count]) / 2
+def _cut_between(scores: Array, positive: Array, weight: Array) -> float:
+    """A threshold that the highest scores are above, as many by weight as there are positives, half-way to the next."""
+    order = np.argsort(-scores, kind="stable")
+    above, wanted = np.cumsum(weight[order]), weight[positive].sum()
+    rounding = len(scores) * np.finfo(np.float64).eps * above[-1]
+    last = np.searchsorted(above, wanted - rounding, "left")
+    following = min(np.searchsorted(above, wanted + rounding, "right"), len(scores) - 1)
+    return float(scores[order[last]].astype(np.float64) + scores[order[following]]) / 2
 
 
 class BipartiteRanker(ClassifierMixin, LinearRanker):
@@ -34,30 +39,38 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         tags.classifier_tags.multi_class = False
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    @show_weights_where_taken
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Fit to features [n, d] and targets [n] of two classes, the greater of which is to stand above.
 
+        ``sample_weight`` [n] counts a row as often as it says, or not at all where it is 0; None: once.
+
         Raises:
-            ValueError: not two classes; a parameter outside its range; X or y that cannot be meant.
-            TypeError: sparse X, with a stochastic method.
+            ValueError: not two classes; a parameter outside its range; X, y or weights that cannot be meant.
+            TypeError: sparse X, with a stochastic method; ``sample_weight``, which only method="exact" of
+                :class:`PNormPushClassifier` supports.
         """
         self._check_parameters()
+        refuse_weights(self, sample_weight)
         X, y = self._validate(X, y)  # noqa: N806
         check_classification_targets(y)
+        weight = check_weights(sample_weight, X.shape[0])
+        if not (kept := weight > 0.0).all():
+            X, y, weight = X[kept], y[kept], weight[kept]  # noqa: N806
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) > 2:
             raise ValueError(f"Only binary classification is supported. The type of the target is {type_of_target(y)}.")
         if len(classes) < 2:
             raise ValueError(f"{type(self).__name__} ranks one class above another, and y has one class: {classes[0]}")
         positive = labels == 1
-        self._fit_task(self._task(X, positive))
-        cut = _cut_between(X @ self.coef_, int(positive.sum()))
+        self._fit_task(self._task(X, positive, None if sample_weight is None else weight))
+        cut = _cut_between(X @ self.coef_, positive, weight)
         self.classes_, self.coef_ = classes, self.coef_[np.newaxis]
         self.intercept_ = np.array([-cut], self.coef_.dtype)
         return self
 
     @abstractmethod
-    def _task(self, x: Array, positive: Array) -> Task: ...
+    def _task(self, x: Array, positive: Array, weight: Array | None = None) -> Task: ...
 
     def _assemble(self, x: Array, first: Array, second: Array, form: Form, kind: int, **options: Any) -> Task:
         outer, inner = min(self.outer_batch, len(first)), min(self.inner_batch, len(second))
@@ -98,12 +111,12 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         above = self.decision_function(X) > 0
         return self.classes_[above.astype(int)]
 
-    def _ranked(self, X: Any, y: Any) -> tuple[Array, Array]:  # noqa: N803
-        """Which rows are positive, and the scores."""
+    def _ranked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array, Array]:  # noqa: N803
+        """Which rows are positive, the scores, and the weights."""
         scores = self.decision_function(X)
         y = column_or_1d(y)
         check_consistent_length(scores, y)
         unknown = y[~np.isin(y, self.classes_)]
         if len(unknown):
             raise ValueError(f"y has classes that were not in the fit: {unknown[0]!r}")
-        return y == self.classes_[1], scores
+        return y == self.classes_[1], scores, check_weights(sample_weight, len(scores))

@@ -19,6 +19,7 @@ _COLLINEAR = 1e-13  # share of the largest eigenvalue below which a direction is
 _FLAT = 1e-10  # curvature, relative to that at w = 0, which only vanishes if the likelihood rises for ever
 _FAR = 0.1  # a step without gain that still moves somebody's log risk this far has no end
 _SAME = 1e-6  # share of the range of a direction within which two rows stand alike
+_NO_GAIN = 3e-7  # of a likelihood that rises for ever: with less to gain, rounding decides where to go
 _HALVINGS = 40
 
 
@@ -46,9 +47,12 @@ def newton(
         objective: on standardised features.
         start: [d], the first iterate.
         max_iter: how many Hessians at most.
-        tol: stop when the next step would raise the log-likelihood, of all events together, by less.
+        tol: stop when the next step would raise the log-likelihood, of all events together, by less (if events weigh
+            less than 1 on average, as if they weighed 1), or by little where it rises for ever.
         report: is told the number, from 1, and the objective of each iterate.
     """
+    # Small weights make for a small likelihood, which is not to end any sooner.
+    scale = max(objective.events, float(objective.sets.event.sum()))
     at_zero = _Point(objective, np.zeros_like(start))
     basis = whiten(at_zero.hessian)
     point = at_zero
@@ -59,8 +63,8 @@ def newton(
         curve.append(point.value)
         report(len(curve), point.value)
         step = basis @ _solve(basis.T @ point.hessian @ basis, -(basis.T @ point.gradient))
-        rise = -0.5 * objective.events * float(point.gradient @ step)
-        converged = rise <= tol
+        rise = -0.5 * scale * float(point.gradient @ step)
+        converged = rise <= tol or (rise <= _NO_GAIN and _rises_for_ever(objective, step))
         if converged or len(curve) == max_iter:
             break
         following = _search(objective, point, step)
@@ -128,14 +132,21 @@ def _endless(objective: CoxObjective, information: Array, basis: Array, step: Ar
     values, vectors = linalg.eigh(information)
     if values[0] < _FLAT:
         return basis @ vectors[:, 0]
-    along, sets = objective.rows.linear(step), objective.sets
     if converged:
-        return step if np.abs(along).max() > _FAR else None
+        return step if np.abs(objective.rows.linear(step)).max() > _FAR else None
+    return step if _rises_for_ever(objective, step) else None
+
+
+def _rises_for_ever(objective: CoxObjective, step: Array) -> bool:
+    """Whether every event stands highest in its risk set along the step, and there is no penalty."""
+    if objective.penalty.any():
+        return False
+    along, sets = objective.rows.linear(step), objective.sets
     highest = np.repeat(np.maximum.accumulate(along)[sets.ends - 1], sets.ends - sets.firsts)
-    return step if (highest - along[sets.event]).max() <= _SAME * np.ptp(along) else None
+    return bool((highest - along[sets.event]).max() <= _SAME * np.ptp(along))
 
 
-def _covariance(information: Array, basis: Array, events: int) -> Array:
+def _covariance(information: Array, basis: Array, events: float) -> Array:
     d = len(basis)
     if basis.shape[1]:
         values, vectors = _clipped(information)

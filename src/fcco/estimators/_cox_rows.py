@@ -36,14 +36,17 @@ def linear(x: Any, w: Array) -> Array:
     return out
 
 
-def moments(x: Any) -> tuple[Array, Array]:
-    """Mean and standard deviation of each column, [d]; a constant one has spread infinity, and so is scaled to 0."""
-    mean, variance = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for _, block in row_blocks(x):
-        mean += block.sum(axis=0) / x.shape[0]
-    for _, block in row_blocks(x):
+def moments(x: Any, counts: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each column, [d]; a constant one has spread infinity, and so is scaled to 0.
+
+    ``counts`` [n] says how often each row counts.
+    """
+    mean, variance, share = np.zeros(x.shape[1]), np.zeros(x.shape[1]), counts / counts.sum()
+    for where, block in row_blocks(x):
+        mean += share[where] @ block
+    for where, block in row_blocks(x):
         centred = block - mean
-        variance += np.einsum("ij,ij->j", centred, centred) / x.shape[0]
+        variance += share[where] @ np.square(centred, out=centred)
     spread = np.sqrt(variance)
     return mean, np.where(spread > _CONSTANT * np.abs(mean), spread, np.inf)
 
@@ -56,10 +59,11 @@ class Rows:
     Args:
         x: [n, d], an array or a CSR matrix.
         order: [n], which row comes when.
+        counts: [n], how often each row of X counts.
     """
 
-    def __init__(self, x: Any, order: Array) -> None:
-        self.mean, self.scale = moments(x)
+    def __init__(self, x: Any, order: Array, counts: Array) -> None:
+        self.mean, self.scale = moments(x, counts)
         self.shape = x.shape
         if sparse.issparse(x):
             self.data = x[order]

@@ -21,12 +21,18 @@ _ROUNDING = 1e-9  # share of the objective below which an improvement is not loo
 _LEAST_SQUARE = 1e-290  # of |w|: below it the penalty's gradient cannot be told from that of 0
 
 
-def mean_and_variance(x: Any) -> tuple[Array, Array]:
-    """Of each column of an array or a CSR or CSC matrix, [d], in float64; the variance of a constant one is 0."""
+def mean_and_variance(x: Any, weight: Array | None = None) -> tuple[Array, Array]:
+    """Of each column of an array or a CSR or CSC matrix, [d], in float64; the variance of a constant one is 0.
+
+    ``weight`` [n] is of the rows, and positive; None: all weigh alike.
+    """
     if sparse.issparse(x):
-        mean, variance = mean_variance_axis(x.astype(np.float64, copy=False), axis=0)
-    else:
+        mean, variance = mean_variance_axis(x.astype(np.float64, copy=False), axis=0, weights=weight)
+    elif weight is None:
         mean, variance = x.mean(0, dtype=np.float64), x.var(0, dtype=np.float64)
+    else:
+        mean = np.average(x, axis=0, weights=weight)
+        variance = np.average(np.square(x - mean), axis=0, weights=weight)
     # The mean of many equal numbers is off by more than the rounding of one.
     low, high = (np.ravel(end.toarray() if sparse.issparse(end) else end) for end in (x.min(0), x.max(0)))
     varies = (low < high) & (np.sqrt(variance) > _CONSTANT * np.abs(mean))

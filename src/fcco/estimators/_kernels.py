@@ -16,8 +16,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from fcco.estimators._compile import njit
 
 Array = NDArray[Any]
 

@@ -51,6 +51,7 @@ class Task:
     floor: float = -math.inf  # where to end, if the objective or its logarithm may fall for ever
     dim: int = 1
     size: float = 1.0  # of the objective at w = 0
+    weight: Array | None = None  # [n], of the rows; None: all alike
 
     def value(self, w: Array, alpha: float) -> float:
         """The objective at w, with its penalty."""
@@ -79,6 +80,7 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
 
     coef_: Array
     n_iter_: int
+    _weighted_methods: tuple[str, ...] = ()
 
     @abstractmethod
     def __init__(
@@ -159,7 +161,7 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
 
     def _minimise(self, task: Task, w: Array, progress: Progress) -> Array:
         alpha = float(self.alpha)
-        mean, variance = mean_and_variance(task.x)
+        mean, variance = mean_and_variance(task.x, task.weight)
         # In these units every coefficient meets a curvature of about one, of the objective and the penalty together.
         scale = variance + alpha / task.size
         scale = 1.0 / np.where(scale > 0.0, scale, 1.0)

@@ -17,12 +17,16 @@ from fcco._checks import whole_number
 from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
 from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
 from fcco.estimators._loop import ITEMS, LISTS, Draws
+from fcco.estimators._weights import refuse_weights, show_weights_where_taken
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import resolve_surrogate
 
 OBJECTIVES = ("listnet", "listmle", "ndcg")
 _LARGEST_RELEVANCE = 1000.0  # 2 to it is finite, and so are sums of such gains
+_HOW_TO_ROUTE = """
+    sklearn.set_config(enable_metadata_routing=True)
+    estimator.set_fit_request(qid=True).set_score_request(qid=True)"""
 
 
 class ListwiseRanker(LinearRanker):
@@ -39,8 +43,11 @@ class ListwiseRanker(LinearRanker):
     first two are convex.
 
     ``fit(X, y, qid=...)`` takes the query of each row, as LightGBM's and XGBoost's rankers do; rows of a query need not
-    stand together. Without ``qid`` all rows are of one query. In GridSearchCV and the like it takes scikit-learn's
-    metadata routing: ``set_fit_request(qid=True)`` and ``set_score_request(qid=True)``.
+    stand together. Without ``qid`` all rows are of one query. A model that was fitted with ``qid`` must be scored with
+    it too. GridSearchCV, cross_val_score and the like pass it on to :meth:`score` only if it is routed::
+
+        sklearn.set_config(enable_metadata_routing=True)
+        estimator.set_fit_request(qid=True).set_score_request(qid=True)
 
     method="exact" (L-BFGS) costs O(n log n + n d) an iteration, and is the default because it is both faster and
     better: with "listnet" on LightGBM's example (3,005 rows, 218 features) it ends at 2.593 in .11 s, and passes SOX's
@@ -149,19 +156,22 @@ class ListwiseRanker(LinearRanker):
         if self.k is not None:
             whole_number("k", self.k)
 
-    def fit(self, X: Any, y: Any, qid: Any = None) -> Self:  # noqa: N803
+    @show_weights_where_taken
+    def fit(self, X: Any, y: Any, qid: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
         """Fit to features [n, d], relevances [n] and the queries [n] of the rows (None: one query).
 
         Raises:
             ValueError: a negative relevance (but with "listmle", where only the order matters), or one too large; a
                 parameter outside its range; X, y or qid that cannot be meant.
-            TypeError: sparse X, with a stochastic method.
+            TypeError: sparse X, with a stochastic method; ``sample_weight``, which is not supported.
         """
         self._check_parameters()
+        refuse_weights(self, sample_weight)
         X, y = self._validate(X, y, y_numeric=True)  # noqa: N806
         relevance = self._check_relevance(y)
         lists = _number_queries(qid, X.shape[0])
         self._fit_task(self._task(X, relevance, lists))
+        self._fitted_with_qid = qid is not None
         return self
 
     def _check_relevance(self, y: Any) -> Array:
@@ -243,15 +253,25 @@ class ListwiseRanker(LinearRanker):
         """Scores [n], which rank the items of each query: X w."""
         return self._scores(X)
 
-    def score(self, X: Any, y: Any, qid: Any = None) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any, qid: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
         """NDCG@k with gains 2^y - 1, the mean over queries; items of equal score share their places' discounts.
 
-        Queries without a relevant item are not counted.
+        Queries without a relevant item are not counted. Without ``qid`` all rows are of one query.
 
         Raises:
-            ValueError: no query has a relevant item; a negative relevance.
+            ValueError: no ``qid``, but the model was fitted with one; no query has a relevant item; a negative
+                relevance.
+            TypeError: ``sample_weight``, which is not supported; it is there because scikit-learn's Pipeline names it.
         """
         check_is_fitted(self, "coef_")
+        if sample_weight is not None:
+            raise TypeError(f"{type(self).__name__}.score does not support sample_weight: all queries count alike")
+        if qid is None and self._fitted_with_qid:
+            raise ValueError(
+                f"{type(self).__name__} was fitted with qid, and must be scored with qid: without it, all rows would "
+                "be ranked as one list. GridSearchCV, cross_val_score and the like pass qid on to score if it is "
+                f"routed:{_HOW_TO_ROUTE}"
+            )
         scores, relevance = self.predict(X), column_or_1d(y).astype(np.float64)
         check_consistent_length(scores, relevance)
         if not 0 <= relevance.min() <= relevance.max() <= _LARGEST_RELEVANCE:

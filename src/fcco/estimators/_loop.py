@@ -1,16 +1,12 @@
-"""Training a linear model on a pairwise objective, compiled: sampling, scores, table, momentum and step in one loop.
-
-Numba keeps compiled code by the file that a function stands in, whatever that function calls: after a change of
-``_kernels.py`` this file must be touched too.
-"""
+"""Training a linear model on a pairwise objective, compiled: sampling, scores, table, momentum and step in one loop."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from fcco.estimators._compile import njit
 from fcco.estimators._kernels import SUMS, Array, Batch, Form, Room, Table, make_room, pairwise_step
 
 PUSH, PRECISION, WHOLE, LISTS, ITEMS = range(5)  # how batches are drawn; see Draws

@@ -20,6 +20,7 @@ from fcco.estimators._kernels import Array
 from fcco.estimators._nca_checks import check_parameters
 from fcco.estimators._nca_exact import FEW, PASSES, choose_start, come_near, minimise, settling
 from fcco.estimators._nca_fit import SPREAD, Fit, Stall, spread_of
+from fcco.estimators._weights import refuse_weights, show_weights_where_taken
 
 _STEPS = (1.0, 0.1, 0.01, 0.001)  # tried by learning_rate="auto", in units of the largest
 _WORSE = 1e-3  # relative to the objective at the start
@@ -137,6 +138,7 @@ class NeighborhoodComponentsAnalysis(
 
     components_: Array
     n_iter_: int
+    _weighted_methods = ()
 
     def __init__(
         self,
@@ -173,9 +175,11 @@ class NeighborhoodComponentsAnalysis(
         self.alpha = alpha
         self.n_iter_no_change = n_iter_no_change
 
-    def fit(self, X: Any, y: Any) -> NeighborhoodComponentsAnalysis:  # noqa: N803 (scikit-learn's)
-        """Learn A from rows X, [n, n_features], and their classes y, [n]."""
+    @show_weights_where_taken
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NeighborhoodComponentsAnalysis:  # noqa: N803
+        """Learn A from rows X, [n, n_features], and their classes y, [n]; ``sample_weight`` is not supported."""
         check_parameters(self)
+        refuse_weights(self, sample_weight)
         self._check_resumed(X)
         x, y = validate_data(self, X, y, ensure_min_samples=2, dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
@@ -230,6 +234,7 @@ class NeighborhoodComponentsAnalysis(
             start = come_near(fit, min(PASSES, self.max_iter - 1), lambda value, a: self._record(value, a, n))
         left = self.max_iter - self.n_iter_
         value, fit.run.a[:] = minimise(fit, start, left, note, _NEAR if resumed else 1.0)
+        fit.check_finite(value, self.n_iter_ + 1)
         if not self.loss_curve_:  # it began at an optimum
             self._record(value, fit.run.a, len(fit.rows.label))
             return True

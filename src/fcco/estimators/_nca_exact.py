@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 from scipy.optimize import minimize
 
+from fcco.estimators._compile import njit
 from fcco.estimators._kernels import Array
 from fcco.estimators._nca_fit import Fit, Stall, one_thread
 from fcco.estimators._nca_kernel import Rows, _embed, _spread, _to_distances_from, _to_slopes, _to_weights

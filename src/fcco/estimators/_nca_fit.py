@@ -129,18 +129,21 @@ class Fit:
 
     def iterate(self, number: int, of: int, stalls: int = 0) -> float:
         """An iteration, of as many as the rate falls to 0 in; the objective after it."""
-        model = self.model
         if number > 0:
             self.batches = self._draw()
         done = (number + np.linspace(0, 1, len(self.batches.bounds) - 1, endpoint=False)) / of
         self.in_batches = self._train(self.run, self.step * 0.1**stalls * 0.5 * (1 + np.cos(np.pi * done)))
         value = self.objective(self.run.a)
+        self.check_finite(value, number + 1)
+        return value
+
+    def check_finite(self, value: float, number: int) -> None:
+        """Raise a FloatingPointError if A or the objective is not finite after an iteration."""
         if not np.isfinite(value) or not np.isfinite(self.run.a).all():
             raise FloatingPointError(
-                f"{type(model).__name__}: A or the objective is no longer finite after iteration {number + 1}; lower "
-                f"learning_rate={model.learning_rate!r}, or scale the features"
+                f"{type(self.model).__name__}: A or the objective is no longer finite after iteration {number}; lower "
+                f"learning_rate={self.model.learning_rate!r}, or scale the features or init"
             )
-        return value
 
     def objective(self, a: Array) -> float:
         """F at ``a``, from the p_i of the anchors."""

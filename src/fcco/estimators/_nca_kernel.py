@@ -14,9 +14,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 
+from fcco.estimators._compile import njit
 from fcco.estimators._kernels import _LOG_OF_NOTHING, SUMS, Array, Table, _Rate, _step_row
 
 SECOND_RATE = 1e-3  # of the moving average of squared gradients, as in Adam

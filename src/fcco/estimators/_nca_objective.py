@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from fcco.estimators._compile import njit
 from fcco.estimators._kernels import Array
 from fcco.estimators._nca_kernel import Rows, _embed, _to_distances_from, _to_weights
 

@@ -24,18 +24,22 @@ _LOG_OF_LITTLE = math.log(1e-8)  # of ℓ(0): what heights have fallen to when p
 _LARGEST_LOG = 600.0  # e to it, and to minus it, are numbers
 
 
-def _log_push(scores: Tensor, positive: Tensor, p: float, ell: Surrogate) -> Tensor:
-    """The logarithm of the p-norm push; minus infinity, with a gradient of 0, where hinges leave nothing of it."""
+def _log_push(scores: Tensor, positive: Tensor, p: float, ell: Surrogate, weight: Tensor | None = None) -> Tensor:
+    """The logarithm of the p-norm push; minus infinity, with a gradient of 0, where hinges leave nothing of it.
+
+    ``weight`` [n] is of the rows, and positive; None: all weigh alike.
+    """
     own, rivals = scores[~positive], scores[positive]
+    weight = torch.ones_like(scores) if weight is None else weight
+    share, rival_share = (part / part.sum() for part in (weight[~positive], weight[positive]))
     if ell.is_exp:
-        height = (p * own).logsumexp(0) - math.log(len(own))
-        return height + p * ((-rivals).logsumexp(0) - math.log(len(rivals)))
-    heights = surrogate_sums(-own, -rivals, ell).clamp(min=0.0) / len(rivals)
+        return (p * own + share.log()).logsumexp(0) + p * (rival_share.log() - rivals).logsumexp(0)
+    heights = surrogate_sums(-own, -rivals, ell, weights=rival_share).clamp(min=0.0)
     highest = heights.detach().max()
     if highest == 0.0:
         return 0.0 * scores.sum() - math.inf
     # Of the highest, as powers of the heights themselves underflow.
-    return p * highest.log() + (heights / highest).pow(p).mean().log()
+    return p * highest.log() + (share @ (heights / highest).pow(p)).log()
 
 
 class PNormPushClassifier(BipartiteRanker):
@@ -47,7 +51,8 @@ class PNormPushClassifier(BipartiteRanker):
     Only the order of scores is learnt, and X w alone would rank as well. ``decision_function`` is X w + ``intercept_``,
     as in scikit-learn, where the intercept is but the threshold of ``predict``: it is set after training so that as
     many training rows are predicted positive as there are. There are no class weights, which would change nothing: each
-    class is averaged by itself.
+    class is averaged by itself. ``sample_weight`` of ``fit``, with method="exact" only, counts a row as often as it
+    says.
 
     With ℓ = exp the objective is separable and convex, and method="exact" (L-BFGS) costs O(n d) an iteration, with
     the hinges O(n log n + n d). It is the default because it is both faster and better: on covtype (20,035 rows) it
@@ -103,6 +108,8 @@ class PNormPushClassifier(BipartiteRanker):
     Optimization*, ICML 2022.
     """
 
+    _weighted_methods = ("exact",)
+
     def __init__(
         self,
         p: float = 4.0,
@@ -148,10 +155,11 @@ class PNormPushClassifier(BipartiteRanker):
         check_number(self.margin, "margin", at_least=0.0)
         check_choice(self.surrogate, "surrogate", tuple(SURROGATES))
 
-    def _task(self, x: Array, positive: Array) -> Task:
+    def _task(self, x: Array, positive: Array, weight: Array | None = None) -> Task:
         first, second = np.flatnonzero(~positive), np.flatnonzero(positive)
         watched = self._watch(first, second)
         target = torch.tensor(positive if watched is None else positive[watched])
+        known = None if weight is None else torch.tensor(weight)
         ell, p = resolve_surrogate(self.surrogate, self.margin), float(self.p)
         at_zero = ell.at_zero(torch.zeros((), dtype=torch.float64))
         log_size = p * math.log(at_zero) if at_zero > 0.0 else -math.inf
@@ -166,14 +174,15 @@ class PNormPushClassifier(BipartiteRanker):
             second,
             self._form(-1.0, "power", len(first), power=p),
             PUSH,
-            objective=partial(_log_push, positive=target, p=p, ell=ell),
+            objective=partial(_log_push, positive=target, p=p, ell=ell, weight=known),
             watched=watched,
             log=True,
             floor=-math.inf if ell.hinge_power else log_size + p * _LOG_OF_LITTLE,
             size=math.exp(min(max(log_size, -_LARGEST_LOG), _LARGEST_LOG)),
+            weight=weight,
         )
 
-    def score(self, X: Any, y: Any) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         r"""How well negatives are pushed below positives: the objective with ℓ the indicator, as a share of the worst.
 
         .. math:: 1 - \Bigl( \frac{1}{n_-} \sum_{i \in S_-} \bigl( \text{share of positives not above } i \bigr)^p
@@ -181,21 +190,25 @@ class PNormPushClassifier(BipartiteRanker):
 
         Ties count half. It is 1 for a perfect ranking, and with p = 1 the area under the ROC curve. Scores with
         different p are of different things: to choose p, say by which metric (``scoring=`` of GridSearchCV).
+        ``sample_weight`` [n] counts a row as often as it says; None: once.
 
         Raises:
-            ValueError: y has one class only, or one that the fit had not.
+            ValueError: y has one class only, or one that the fit had not; weights that cannot be meant.
         """
-        positive, scores = self._ranked(X, y)
-        own, rivals = scores[~positive], np.sort(scores[positive])
+        positive, scores, weight = self._ranked(X, y, sample_weight)
+        own, rivals = (np.flatnonzero(side & (weight > 0.0)) for side in (~positive, positive))
         if len(own) == 0 or len(rivals) == 0:
-            raise ValueError("the score compares two classes, and y has one class only")
-        below = np.searchsorted(rivals, own, "left") + np.searchsorted(rivals, own, "right")
-        height = below / (2.0 * len(rivals))
+            raise ValueError("the score compares two classes, and y has one class only, or one class all of weight 0")
+        rivals = rivals[np.argsort(scores[rivals], kind="stable")]
+        upto = np.append(0.0, np.cumsum(weight[rivals]))
+        below, not_above = (np.searchsorted(scores[rivals], scores[own], side) for side in ("left", "right"))
+        height = (upto[below] + upto[not_above]) / (2.0 * upto[-1])
         highest = height.max()
         if highest == 0.0:
             return 1.0
         # Powers of the heights themselves would underflow.
-        return 1.0 - float(highest * np.mean((height / highest) ** self.p) ** (1.0 / self.p))
+        mean = np.average((height / highest) ** self.p, weights=weight[own])
+        return 1.0 - float(highest * mean ** (1.0 / self.p))
 
 
 class AveragePrecisionClassifier(BipartiteRanker):
@@ -304,7 +317,7 @@ class AveragePrecisionClassifier(BipartiteRanker):
         check_number(self.margin, "margin", above=0.0)
         check_choice(self.surrogate, "surrogate", tuple(name for name in SURROGATES if name != "exp"))
 
-    def _task(self, x: Array, positive: Array) -> Task:
+    def _task(self, x: Array, positive: Array, weight: Array | None = None) -> Task:
         first, second = np.flatnonzero(positive), np.flatnonzero(~positive)
         watched = self._watch(first, second)
         target = torch.tensor(positive if watched is None else positive[watched])
@@ -312,10 +325,11 @@ class AveragePrecisionClassifier(BipartiteRanker):
         form = self._form(1.0, "share", len(first))
         return self._assemble(x, first, second, form, PRECISION, objective=objective, watched=watched, dim=2)
 
-    def score(self, X: Any, y: Any) -> float:  # noqa: N803
-        """Average precision, as :func:`sklearn.metrics.average_precision_score` has it.
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """Average precision, as :func:`sklearn.metrics.average_precision_score` has it, weights [n] included.
 
         Raises:
-            ValueError: y has a class that the fit had not.
+            ValueError: y has a class that the fit had not; weights that cannot be meant.
         """
-        return float(average_precision_score(*self._ranked(X, y)))
+        positive, scores, weight = self._ranked(X, y, sample_weight)
+        return float(average_precision_score(positive, scores, sample_weight=weight))

@@ -1,16 +1,19 @@
 """Sums over risk sets, compiled: the partial likelihood, its gradient and its Hessian after one sort.
 
 With rows by falling time, and within a time the censored first, the events of each distinct time t_k close a group of
-rows, and the risk set of t_k is all rows up to there. Let w_j = e^{h_j}, and of group k let D_l = rest + c_l tied be
-the denominators, where ``tied`` is the sum of w over its d events, ``rest`` the sum over all rows before them, and
-c_l = 1 (Breslow) or 1 - l/d (Efron), l = 0 ... d - 1. Then
+rows, and the risk set of t_k is all rows up to there. Let row j count s_j times, w_j = s_j e^{h_j}, and of group k let
+D_l = rest + c_l tied be the denominators, where ``tied`` is the sum of w over its d events, ``rest`` the sum over all
+rows before them, and c_l = 1 (Breslow) or 1 - l/d (Efron), l = 0 ... d - 1. With r_k the mean of s over these events,
 
-    F = Σ_k Σ_l log D_l - Σ_events h,    ∇F = Σ_j (a_j - E_j) x_j,
-    ∇²F = Σ_j a_j x_j x_jᵀ - Σ_k Σ_l m_l m_lᵀ,    m_l = (rest_1 + c_l tied_1) / D_l,
+    F = Σ_k r_k Σ_l log D_l - Σ_events s h,    ∇F = Σ_j (a_j - s_j E_j) x_j,
+    ∇²F = Σ_j a_j x_j x_jᵀ - Σ_k r_k Σ_l m_l m_lᵀ,    m_l = (rest_1 + c_l tied_1) / D_l,
 
-with rest_1 and tied_1 the sums of w x, and a_j the hazard w_j (Σ_k Σ_l [1 or, if j is one of the tied, c_l] / D_l)
-that row j has passed through. Both terms of the Hessian are products of tall matrices, left to BLAS. Only positive
-numbers are added up, and the unit that w is counted in follows the largest h, so that no risk set underflows.
+where rest_1 and tied_1 are the sums of w x, and row j has passed through the hazard
+a_j = w_j Σ_k r_k Σ_l [1 or, if j is one of the tied, c_l] / D_l. By Breslow this is what repeating row j s_j times
+would give; by Efron, whose d counts rows, it is the weighted likelihood of lifelines and of R's survival.
+
+Both terms of the Hessian are products of tall matrices, left to BLAS. Only positive numbers are added up, and the unit
+that w is counted in follows the largest h, so that no risk set underflows.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fcco.estimators._compile import njit
 from fcco.estimators._cox_rows import Rows
 
 Array = NDArray[Any]
@@ -36,16 +39,18 @@ class RiskSets(NamedTuple):
     firsts: Array  # [K]: where the events of each group begin
     ends: Array  # [K]: where they, and the group, end
     efron: bool
+    counts: Array  # [n], positive: s, how often each row counts
 
 
 class Sums(NamedTuple):
     """What is known of each group once its risk set is summed, [K] each, in units of e^unit."""
 
     unit: Array
+    deaths: Array  # the sum of s over the events
     total: Array  # rest + tied
-    hazard: Array  # Σ 1 / D_l
-    own_hazard: Array  # Σ c_l / D_l
-    lead: Array  # Σ_l m_l m_lᵀ = p pᵀ + q qᵀ with p = lead rest_1 + mix tied_1
+    hazard: Array  # r Σ 1 / D_l
+    own_hazard: Array  # r Σ c_l / D_l
+    lead: Array  # r Σ_l m_l m_lᵀ = p pᵀ + q qᵀ with p = lead rest_1 + mix tied_1
     mix: Array
     left: Array  # and q = left tied_1
 
@@ -76,13 +81,15 @@ def group(time: Array, event: Array) -> tuple[Array, Array]:
 
 @njit(cache=True)
 def _share(rest: float, tied: float, d: int, efron: bool, k: int, sums: Sums) -> float:
-    """Set what group k adds up to, and return the sum of log D_l."""
+    """Set what group k adds up to, and return r times the sum of log D_l."""
+    deaths = sums.deaths[k]
     if d == 1 or not efron:
         total = rest + tied
-        sums.hazard[k] = sums.own_hazard[k] = d / total
-        sums.lead[k] = sums.mix[k] = math.sqrt(d) / total
+        sums.hazard[k] = sums.own_hazard[k] = deaths / total
+        sums.lead[k] = sums.mix[k] = math.sqrt(deaths) / total
         sums.left[k] = 0.0
-        return d * math.log(total)
+        return deaths * math.log(total)
+    each = deaths / d
     logs, hazard, own, pp, pq, qq = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for place in range(d):
         c = 1.0 - place / d
@@ -90,14 +97,14 @@ def _share(rest: float, tied: float, d: int, efron: bool, k: int, sums: Sums) ->
         logs -= math.log(inverse)
         hazard += inverse
         own += c * inverse
-        pp += inverse * inverse
-        pq += c * inverse * inverse
-        qq += c * c * inverse * inverse
-    sums.hazard[k], sums.own_hazard[k] = hazard, own
+        pp += each * inverse * inverse
+        pq += each * c * inverse * inverse
+        qq += each * c * c * inverse * inverse
+    sums.hazard[k], sums.own_hazard[k] = each * hazard, each * own
     sums.lead[k] = math.sqrt(pp)
     sums.mix[k] = pq / sums.lead[k]
     sums.left[k] = math.sqrt(max(qq - sums.mix[k] ** 2, 0.0))
-    return logs
+    return each * logs
 
 
 @njit(cache=True)
@@ -113,14 +120,15 @@ def weigh(h: Array, sets: RiskSets, weight: Array, sums: Sums) -> float:
             rest *= math.exp(unit - peak)
             unit = peak
         for j in range(begin, end):
-            weight[j] = math.exp(h[j] - unit)
-        tied = 0.0
+            weight[j] = sets.counts[j] * math.exp(h[j] - unit)
+        tied, deaths = 0.0, 0.0
         for j in range(begin, first):
             rest += weight[j]
         for j in range(first, end):
             tied += weight[j]
-            loss += unit - h[j]
-        sums.unit[k], sums.total[k] = unit, rest + tied
+            deaths += sets.counts[j]
+            loss += sets.counts[j] * (unit - h[j])
+        sums.unit[k], sums.deaths[k], sums.total[k] = unit, deaths, rest + tied
         if end > first:
             loss += _share(rest, tied, end - first, sets.efron, k, sums)
         else:
@@ -187,7 +195,7 @@ def _scale_rows(
 
 
 class CoxObjective:
-    """F(w)/n_E + ½ Σ penalty_k w_k² and its derivatives, on standardised rows.
+    """F(w)/n_E + ½ Σ penalty_k w_k² and its derivatives, on standardised rows; n_E is the sum of s over all events.
 
     Args:
         rows: sorted by :func:`sort_order`.
@@ -197,7 +205,7 @@ class CoxObjective:
 
     def __init__(self, rows: Rows, sets: RiskSets, penalty: Array) -> None:
         self.rows, self.sets, self.penalty = rows, sets, penalty
-        self.events = int(sets.event.sum())
+        self.events = float(sets.counts[sets.event].sum())
         n, groups = len(sets.event), len(sets.ends)
         self.weight, self.hazard = np.empty(n), np.empty(n)
         self.sums = Sums(*(np.empty(groups) for _ in Sums._fields))
@@ -224,7 +232,7 @@ class CoxObjective:
             k, used = _scale_rows(
                 block, where.start, k, self.sets, self.sums, self.weight, self.hazard, running, spread, means
             )
-            gradient += (self.hazard[where] - self.sets.event[where]) @ block
+            gradient += (self.hazard[where] - self.sets.event[where] * self.sets.counts[where]) @ block
             scaled, ended = spread[: len(block)], means[:used]
             hessian += scaled.T @ scaled
             hessian -= ended.T @ ended
@@ -233,6 +241,5 @@ class CoxObjective:
 
     def log_baseline(self) -> Array:
         """Logarithm of Breslow's hazard at each distinct event time, latest first, for h = 0."""
-        deaths = self.sets.ends - self.sets.firsts
-        kept = deaths > 0
-        return np.log(deaths[kept] / self.sums.total[kept]) - self.sums.unit[kept]
+        kept = self.sets.ends > self.sets.firsts
+        return np.log(self.sums.deaths[kept] / self.sums.total[kept]) - self.sums.unit[kept]

@@ -30,6 +30,7 @@ from fcco.estimators._kernels import RULES
 from fcco.estimators._risk_sets import CoxObjective, RiskSets, group, sort_order
 from fcco.estimators._survival_frames import framed, summarise, wants_frame
 from fcco.estimators._survival_target import as_survival
+from fcco.estimators._weights import check_weights, refuse_weights, show_weights_where_taken
 from fcco.functional._checks import check_choice, check_number
 
 Array = NDArray[Any]
@@ -55,6 +56,11 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     ``y`` is a structured array of event and time, as scikit-survival's; or two columns (time, event) in this order,
     or, in a data frame, named so; or one-dimensional: times, all of events. Only the order of times matters to the
     coefficients, and times may be negative.
+
+    ``sample_weight`` of ``fit``, with method="exact" only, counts a row as often as it says. With Breslow's ties a
+    weight of 2 is the same as the row twice, for the standard errors and the baseline too. Efron's ties are weighted as
+    in lifelines and R's survival, where the events of a time share their mean weight. n_E is then the weight of all
+    events.
 
     Constant features get a coefficient of 0; of collinear ones only the sum is determined, and they share it; the
     standard errors of both are NaN. If the likelihood rises for ever along some direction (the events can be told
@@ -84,8 +90,9 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     max_iter : int, default=100
         Iterations of Newton's method, or passes over the data, at most.
     tol : float or None, default=None
-        Newton's method ends when the log-likelihood of all data would rise by less (None: 1e-12); descent when F,
-        within ``n_iter_no_change`` passes, has not fallen by this share of its size (None: 1e-6).
+        Newton's method ends when the log-likelihood of all data would rise by less (None: 1e-12), or by less than 3e-7
+        where it rises for ever; descent when F, within ``n_iter_no_change`` passes, has not fallen by this share of its
+        size (None: 1e-6).
     n_iter_no_change : int, default=5
         See ``tol``.
     warm_start : bool, default=False
@@ -135,6 +142,8 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     the Problem of Monotone Likelihood in Cox Regression*, 2001.
     """
 
+    _weighted_methods = ("exact",)
+
     def __init__(
         self,
         *,
@@ -166,13 +175,18 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    @show_weights_where_taken
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Fit to features X, [n, d], dense or sparse, and to times and events.
 
+        ``sample_weight`` [n] counts a row as often as it says, or not at all where it is 0; None: once.
+
         Raises:
-            ValueError: a parameter out of range, no event at all, or X and y that cannot be meant.
+            ValueError: a parameter out of range, no event at all, or X, y or weights that cannot be meant.
+            TypeError: sparse X or ``sample_weight``, but with method="exact".
         """
         self._check_parameters()
+        refuse_weights(self, sample_weight)
         before = getattr(self, "coef_", None) if self.warm_start else None
         if not self._exact:
             refuse_sparse(X, self.method)
@@ -182,16 +196,19 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         x = validate_data(self, X, accept_sparse=kinds, dtype=[np.float64, np.float32])
         time, event = as_survival(y)
         check_consistent_length(x, time)
+        counts = check_weights(sample_weight, len(time))
+        if not (kept := counts > 0.0).all():
+            x, time, event, counts = (part[kept] for part in (x, time, event, counts))
         if not event.any():
             raise ValueError(f"y has no event: all {len(time)} times are censored")
         with telling_of_compilation("CoxRegressor", self.verbose):
-            self._fit(x, time, event, before)
+            self._fit(x, time, event, counts, before)
         return self
 
-    def _fit(self, x: Any, time: Array, event: Array, before: Array | None) -> None:
+    def _fit(self, x: Any, time: Array, event: Array, counts: Array, before: Array | None) -> None:
         order = sort_order(time, event)
-        rows = Rows(x, order)
-        sets = RiskSets(event[order], *group(time[order], event[order]), self.ties == "efron")
+        rows = Rows(x, order, counts)
+        sets = RiskSets(event[order], *group(time[order], event[order]), self.ties == "efron", counts[order])
         objective = CoxObjective(rows, sets, self.alpha * rows.scale**-2.0)
         start = np.zeros(x.shape[1]) if before is None else before * finite_spread(objective)
         if self._exact:
@@ -242,7 +259,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         )
         # Read-only arrays are a type of their own, for which all would be compiled once more.
         x, time = (np.require(part, requirements=["C", "W"]) for part in (x, time))
-        form = cox_form(self.method, float(self.gamma), objective.events)
+        form = cox_form(self.method, float(self.gamma), int(event.sum()))
         rates = {"alpha": float(self.alpha), "beta": float(self.beta)}
         steps = cox_steps(x, time, event, objective, form=form, batch_size=int(self.batch_size), **rates)
         spread = finite_spread(objective)
@@ -302,15 +319,16 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         x = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         return linear(x, self.coef_) - self.mean_ @ self.coef_
 
-    def score(self, X: Any, y: Any) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Harrell's concordance index of the predictions, with ties as scikit-survival has them; O(n log n).
 
-        NaN, and an ``UndefinedMetricWarning``, if no pair can be compared.
+        NaN, and an ``UndefinedMetricWarning``, if no pair can be compared. With ``sample_weight`` [n], the pair of rows
+        i and j counts as often as the product of their weights says.
         """
         risk = self.predict(X)
         time, event = as_survival(y)
         check_consistent_length(risk, time)
-        index = count_pairs(time, event, risk).concordance
+        index = count_pairs(time, event, risk, check_weights(sample_weight, len(time))).concordance
         if np.isnan(index):
             warnings.warn("no two of these times can be compared", UndefinedMetricWarning, stacklevel=2)
         return index

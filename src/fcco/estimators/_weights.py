@@ -1,0 +1,76 @@
+"""Sample weights: checking them, and refusing them where they cannot be used."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper
+from types import FunctionType
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from sklearn.utils import check_array
+
+from fcco.estimators._kernels import Array
+
+Fit = TypeVar("Fit", bound=Callable[..., Any])
+
+
+def check_weights(sample_weight: Any, n: int) -> Array:
+    """The weights of n rows, [n] in float64; None: 1 for each.
+
+    Raises:
+        ValueError: not one weight for each row; a weight that is negative or not finite; all of them zero.
+
+    >>> check_weights([2, 0, 1], 3)
+    array([2., 0., 1.])
+    """
+    if sample_weight is None:
+        return np.ones(n)
+    weight = check_array(sample_weight, ensure_2d=False, dtype=np.float64, ensure_all_finite=False)
+    if weight.shape != (n,):
+        raise ValueError(f"sample_weight must have one weight for each row, the shape ({n},); got {weight.shape}")
+    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0.0)))
+    if len(bad):
+        raise ValueError(
+            f"sample_weight must be finite and at least 0; got {float(weight[bad[0]])} at position {bad[0]}"
+        )
+    if not weight.any():
+        raise ValueError(f"sample_weight must be above 0 for some row; all {n} weights are zero")
+    return weight
+
+
+def refuse_weights(model: Any, sample_weight: Any) -> None:
+    """Raise a TypeError if ``fit`` is given weights that the model's method cannot use."""
+    methods = model._weighted_methods
+    if sample_weight is None or model.method in methods:
+        return
+    place = f' with method={model.method!r}; use method="{methods[0]}"' if methods else ""
+    raise TypeError(f"{type(model).__name__}.fit does not support sample_weight{place}")
+
+
+class _ShownWhereTaken:
+    """A ``fit`` with ``sample_weight`` in its signature if the model's method is one of its ``_weighted_methods``."""
+
+    def __init__(self, fit: FunctionType) -> None:
+        self._shown = fit
+        # A copy, as a function around it would be one more frame between a warning and the user's line.
+        self._hidden = FunctionType(fit.__code__, fit.__globals__, closure=fit.__closure__)
+        update_wrapper(self._hidden, fit)
+        self._hidden.__defaults__, signature = fit.__defaults__, inspect.signature(fit)
+        rest = [parameter for name, parameter in signature.parameters.items() if name != "sample_weight"]
+        self._hidden.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+
+    def __get__(self, model: Any, owner: Any = None) -> Any:
+        methods = (owner or type(model))._weighted_methods
+        taken = bool(methods) if model is None else model.method in methods
+        return (self._shown if taken else self._hidden).__get__(model, owner)
+
+
+def show_weights_where_taken(fit: Fit) -> Fit:
+    """Hide ``sample_weight`` from the signature of ``fit`` where :func:`refuse_weights` refuses it.
+
+    scikit-learn goes by the signature: BaggingClassifier draws rows by their weights if it finds the parameter, and
+    by their index elsewhere, and ``check_estimator`` checks the weights.
+    """
+    return cast(Fit, _ShownWhereTaken(cast(FunctionType, fit)))

@@ -1,0 +1,109 @@
+"""Compiled code on disk: used again, but never after a change of what it was made from."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+from numba.core import caching
+from numba.core.dispatcher import Dispatcher
+
+from fcco.estimators import _compile, _concordance, _kernels, _loop, _nca_exact, _nca_kernel, _nca_objective, _risk_sets
+from fcco.reproduce._digest import _parse
+from fcco.reproduce.nca import _loop as _nca_loop
+
+MODULES = (_concordance, _kernels, _loop, _nca_exact, _nca_kernel, _nca_objective, _risk_sets, _nca_loop)
+KERNELS = [
+    (m, f) for m in MODULES for f in vars(m).values() if isinstance(f, Dispatcher) and f.__module__ == m.__name__
+]
+
+HELPER = "from kernels._compile import njit\n\n@njit(cache=True)\ndef helper(x):\n    return x + {}\n"
+ENTRY = (
+    "from kernels._compile import njit\nfrom kernels.helper import helper\n\n"
+    "@njit(cache=True)\ndef entry(x):\n    return helper(x)\n"
+)
+RUN = "from kernels.entry import entry; print(entry(0), sum(entry.stats.cache_hits.values()))"
+
+
+def run(code, **environment):
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_a_changed_helper_is_compiled_again(tmp_path):
+    """The entry point's own file stays as it is."""
+    package = tmp_path / "kernels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copy(_compile.__file__, package)
+    (package / "entry.py").write_text(ENTRY)
+    found = []
+    for added in (1, 1, 2, 2):
+        (package / "helper.py").write_text(HELPER.format(added))
+        found.append(run(RUN, PYTHONPATH=str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path / "cache")))
+    assert found == [["1", "0"], ["1", "1"], ["2", "0"], ["2", "1"]]
+
+
+def test_every_kernel_is_cached_by_all_of_them():
+    assert len(KERNELS) > 50
+    assert all(isinstance(kernel._cache, _compile._Cache) for _, kernel in KERNELS)
+
+
+def test_kernels_are_made_of_what_is_in_files_of_kernels():
+    """What a kernel takes from elsewhere in this library could change unnoticed."""
+    known = {f"fcco.estimators.{path.stem}" for path in _compile.kernel_files()}
+    for module, kernel in KERNELS:
+        imported = _parse(module.__file__, module.__package__).imported
+        for name in kernel.py_func.__code__.co_names:
+            for source, _ in imported.get(name, ()):
+                assert not source.startswith("fcco") or source in known, f"{kernel.__name__} uses {name} of {source}"
+
+
+def test_estimators_can_be_imported_and_used_without_a_folder_to_write_to(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    code = (
+        "import numpy as np, fcco.estimators; from fcco.estimators._risk_sets import group; "
+        "print(type(group._cache).__name__, *group(np.array([2.0, 1.0]), np.array([True, True]))[0])"
+    )
+    only_there = {"NUMBA_CACHE_DIR": str(blocked / "cache"), "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
+    assert run(code, PYTHONPATH=os.pathsep.join(sys.path), **only_there) == ["NullCache", "0", "1"]
+
+
+@pytest.fixture
+def double(tmp_path, monkeypatch):
+    """Makes a compiled function; a second one finds what the first one left."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def make():
+        @_compile.njit(cache=True)
+        def double(x):
+            return 2 * x
+
+        return double
+
+    return make
+
+
+def test_a_full_disk_costs_only_the_time_to_compile(double, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
+    assert double()(3) == 6
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_a_damaged_file_is_replaced(double, tmp_path, ending):
+    assert double()(3) == 6
+    (damaged,) = tmp_path.rglob(f"*.{ending}")
+    Path(damaged).write_bytes(damaged.read_bytes()[:5])
+    assert double()(3) == 6
+    again = double()
+    assert again(3) == 6
+    assert sum(again.stats.cache_hits.values()) == 1
