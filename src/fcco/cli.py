@@ -24,7 +24,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``fcco`` and return its exit code; bad input ends it with a sentence and code 2.
+    """Run ``fcco`` and return its exit code.
+
+    What a user can do something about ends it with a sentence on stderr: code 2 for bad input, missing packages or
+    data, and a disk that is full or cannot be written to; 130 for Ctrl-C.
 
     >>> main(["--version"])
     Traceback (most recent call last):
@@ -34,7 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top = parser()
     given = top.parse_args(arguments)
     try:
-        print(given.run(given))
-    except ValueError as refused:
-        top.exit(2, f"fcco {given.command}: {refused}\n")
+        print(given.run(given), flush=True)
+    except KeyboardInterrupt as stopped:
+        top.exit(130, f"fcco {given.command}: interrupted{stopped}\n")
+    except (ImportError, OSError, ValueError) as refused:
+        top.exit(2, f"fcco {given.command}: {_sentence(refused)}\n")
     return 0
+
+
+def _sentence(refused: Exception) -> str:
+    if isinstance(refused, OSError) and refused.strerror:
+        return f"{refused.strerror}: {refused.filename}" if refused.filename else refused.strerror
+    return str(refused)

@@ -16,9 +16,11 @@ from dataclasses import replace
 
 import pytest
 
-from fcco.datasets import DamagedFileError, load_ijcnn1, load_sensorless
+from fcco.datasets import DamagedFileError, load_ijcnn1, load_sensorless, read_libsvm
 from fcco.datasets._fetch import RETRIES, cache_folder, fetch, locate, verify
+from fcco.datasets._images import read_webp
 from fcco.datasets._registry import FILES, File
+from fcco.datasets._survival import read_arff, read_hdf5
 
 TEXT = b"".join(b"%d 1:0.5\n" % (i % 2) for i in range(20_000))
 SHA256 = hashlib.sha256(TEXT).hexdigest()
@@ -75,12 +77,18 @@ def test_a_second_address_is_tried_after_the_first(site, tmp_path):
     assert site.requests == ["/a"] * (1 + RETRIES) + ["/b"]
 
 
-def test_a_cut_download_without_a_checksum_is_caught_by_its_rows(site, tmp_path):
-    url = site.serve("/a", TEXT, "cut", "whole")
-    found = fetch(file_at(url, sha256=None, size=None, rows=20_000), tmp_path)
-    assert found.state == "unverified"
-    assert found.path.read_bytes() == TEXT
-    assert len(site.requests) == 2
+def test_without_a_checksum_nothing_is_downloaded(site, tmp_path):
+    """A user can put the file there; that it is whole is seen by its rows."""
+    file, path = file_at(site.serve("/a", TEXT), sha256=None, size=None, rows=20_000), tmp_path / "set/file.txt"
+    with pytest.raises(FileNotFoundError, match=rf"not downloaded: get it from {site.url}/a, as {path}"):
+        fetch(file, tmp_path)
+    assert site.requests == []
+    path.parent.mkdir()
+    path.write_bytes(TEXT)
+    assert fetch(file, tmp_path).state == "unverified"
+    path.write_bytes(TEXT[: len(TEXT) // 2])
+    with pytest.raises(DamagedFileError, match="has 10,000 rows, 20,000 were published"):
+        fetch(file, tmp_path)
 
 
 def test_other_compression_of_the_same_content_is_accepted(site, tmp_path):
@@ -89,8 +97,8 @@ def test_other_compression_of_the_same_content_is_accepted(site, tmp_path):
 
 
 def test_a_rebuilt_copy_is_not_accepted_from_the_web(site, tmp_path):
-    file = file_at(site.serve("/a", TEXT), sha256=None, md5="0" * 32, rebuilt=SHA256)
-    with pytest.raises(OSError, match=f"its sha256 is {SHA256}, not {'0' * 32}"):
+    file = file_at(site.serve("/a", TEXT), sha256="0" * 64, rebuilt=SHA256)
+    with pytest.raises(OSError, match=f"its sha256 is {SHA256}, not {'0' * 64}"):
         fetch(file, tmp_path)
 
 
@@ -140,9 +148,20 @@ def test_a_fresh_leftover_may_be_a_download_and_stays(site, tmp_path):
     assert leftovers(tmp_path) == [running]
 
 
+CACHES = {"linux": ".cache/fcco", "darwin": "Library/Caches/fcco"}
+
+
+@pytest.mark.skipif(sys.platform not in CACHES, reason="the home folder is not in the environment there")
 def test_the_cache_follows_the_platform(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / CACHES[sys.platform]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the variable is one of Linux")
+def test_the_cache_can_be_moved(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "fcco" or sys.platform != "linux"
+    assert cache_folder() == tmp_path / "fcco"
 
 
 def test_locate_downloads_the_published_form(site, cache, monkeypatch):
@@ -202,22 +221,68 @@ def test_damage_under_fcco_data_is_named(offline, publish, damage, message):
         load_ijcnn1("tr")
 
 
-def test_md5_is_enough_where_nothing_better_is_known(tmp_path):
+@pytest.mark.parametrize("known", ["sha256", "content"])
+def test_a_download_is_verified_before_anybody_finds_it(site, tmp_path, monkeypatch, known):
+    """And once more whenever it is found."""
+    file = file_at(site.serve("/a", TEXT), **{"sha256": None, known: SHA256})
+    path, seen = tmp_path / "set/file.txt", []
+
+    def watched(where, *arguments, **options):
+        seen.append((path.exists(), where == path))
+        return verify(where, *arguments, **options)
+
+    monkeypatch.setattr("fcco.datasets._fetch.verify", watched)
+    fetch(file, tmp_path)
+    fetch(file, tmp_path)
+    assert seen == [(False, False), (True, True)]
+
+
+def test_a_download_is_the_published_file_and_nothing_else(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(TEXT)
-    known = hashlib.md5(TEXT, usedforsecurity=False).hexdigest()
-    assert verify(path, File("file", ("http://x",), md5=known)) == "published"
+    for facts in ({}, {"rebuilt": SHA256}):
+        with pytest.raises(DamagedFileError):
+            verify(path, File("file", ("https://x",), **facts), downloaded=True)
 
 
-def test_every_file_can_be_verified_or_says_that_it_cannot():
-    unknown = {file.path for file in FILES.values() if not (file.sha256 or file.content or file.md5 or file.rebuilt)}
-    assert unknown == {"sensorless/Sensorless_drive_diagnosis.txt"}
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
+def test_every_download_has_a_checksum(file, monkeypatch, tmp_path):
+    """Those that have none are not downloaded; copies that nobody published are known by theirs."""
+    monkeypatch.setattr("fcco.datasets._fetch._download", lambda file, *_: file)
+    without = {"sensorless/Sensorless_drive_diagnosis.txt", "usps/zip.train.gz", "usps/zip.test.gz"}
+    if file.path in without:
+        with pytest.raises(FileNotFoundError, match=r"no checksum of .* is known, so it is not downloaded"):
+            fetch(file, tmp_path)
+    else:
+        assert file.sha256 or file.content if file.urls else file.rebuilt
+
+
+def test_checksums_and_addresses_have_their_form():
     digests = [value for file in FILES.values() for value in (file.sha256, file.content, file.rebuilt) if value]
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
     assert all(url.startswith("https://") for file in FILES.values() for url in file.urls)
 
 
+@pytest.mark.parametrize(
+    ("module", "read", "package"),
+    [
+        ("pooch", lambda: locate("ijcnn1/ijcnn1.tr.bz2"), "pooch"),
+        ("sklearn.datasets", lambda: read_libsvm("x"), "scikit-learn"),
+        ("scipy.io.arff", lambda: read_arff("x"), "scipy"),
+        ("h5py", lambda: read_hdf5("x"), "h5py"),
+        ("PIL.Image", lambda: read_webp("x"), "pillow"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(module, read, package, monkeypatch):
+    monkeypatch.delenv("FCCO_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"needs {package}: pip install 'fcco\[reproduce\]'"):
+        read()
+
+
 def test_nothing_heavy_is_imported_before_it_is_needed():
-    code = "import sys, fcco.datasets; print(*{'pooch', 'requests', 'sklearn', 'scipy', 'PIL'} & set(sys.modules))"
+    code = (
+        "import sys, fcco.datasets; print(*{'h5py', 'pooch', 'requests', 'sklearn', 'scipy', 'PIL'} & set(sys.modules))"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []

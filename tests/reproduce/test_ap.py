@@ -33,7 +33,8 @@ WIDTHS = (64, 128, 256, 512)
 @pytest.fixture(scope="module")
 def training():
     """20 steps after 20, on made images."""
-    return as_training(STUDY.experiments("quick")[0].settings, "made")
+    quick = as_training(STUDY.experiments("quick")[0].settings, "made")
+    return replace(quick, first_steps=20, steps=20, every=10)
 
 
 def test_the_split_has_the_authors_counts():
@@ -95,6 +96,18 @@ def test_a_weight_stands_for_copies(of):
     assert of(positives, negatives, 3.0) == pytest.approx(of(positives, negatives.repeat(3)))
 
 
+def test_some_negatives_stand_for_all(training):
+    """Negatives in pairs of equal images: one of each pair, counted twice, measures what both do."""
+    images = load("made", training.share).validation
+    positive, negative = torch.nonzero(images.target == 1)[:, 0], torch.nonzero(images.target == 0)[:40, 0]
+    rows = torch.cat([positive, negative.repeat_interleave(2)])
+    paired = Images(images.padded[rows], images.target[rows])
+    net = ResNet((4, 8), (1, 1))
+    some, both = measure(net, paired, 40), measure(net, paired)
+    assert (some.loss, some.ap) == pytest.approx((both.loss, both.ap))
+    assert some.ap != pytest.approx(measure(net, Images(images.padded[rows][::2], images.target[rows][::2])).ap)
+
+
 def test_measuring_leaves_the_network_as_it_was(training):
     net, images = ResNet((4, 8), (1, 1)), load("made", training.share).validation
     before = {key: value.clone() for key, value in net.state_dict().items()}
@@ -123,6 +136,13 @@ def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored():
     assert len(set(places)) == 2 * (2 * PADDING + 1) ** 2  # 162 places, each missed with a chance of 4e-6
     assert np.mean([place[0] for place in places]) == pytest.approx(0.5, abs=0.05)  # 4.5 deviations
     torch.testing.assert_close(images.plain(rows[:1])[0], windows[False, PADDING, PADDING])
+
+
+def test_the_crops_of_the_first_training_are_not_those_of_the_run(training, monkeypatch):
+    seen, known = [], _training._crop_seed
+    monkeypatch.setattr(_training, "_crop_seed", lambda seed, step: seen.append(known(seed, step)) or seen[-1])
+    train(training, Setting(IN_BATCH, 0.1), 0, Place())
+    assert len(seen) == len(set(seen)) == training.first_steps + training.steps
 
 
 def test_a_run_is_the_librarys_loss_and_optimizer(training):

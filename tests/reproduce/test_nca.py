@@ -165,6 +165,7 @@ def test_agreement_is_the_range_and_the_order():
     assert agrees([0.95, 0.952], [0.94, 0.942])
     assert not agrees([0.94, 0.942], [0.95, 0.952])  # SOX is not first
     assert not agrees([0.95, 0.952], [0.90, 0.902])  # below the figure
+    assert not agrees([0.97, 0.972], [0.94, 0.942])  # above it
     assert agrees([0.95, 0.952], [0.90, 0.902], data="digits")  # which shows other data
     assert not agrees([0.95, float("nan")], [0.94, 0.942])
 

@@ -13,7 +13,7 @@ from fcco.cli import main
 from fcco.datasets import Split
 from fcco.reproduce import Scale, run_study
 from fcco.reproduce._methods import Setting, as_published, as_tuned, grid, rates
-from fcco.reproduce.push import STUDY, _boosting, _comparison, _data, _descent, _verdict
+from fcco.reproduce.push import STUDY, _boosting, _comparison, _data, _descent, _tuning, _verdict
 
 STEPS = 40
 FIXED = {"batch": 32, "decay": 1e-3}
@@ -41,6 +41,8 @@ def boost_by_pairs(outer, inner, p, rounds):
             moved = pairs * np.exp(-step * gap)
             return (moved.sum(1) ** (p - 1) * (moved * gap).sum(1)).sum()
 
+        if slope(0.0) <= 0.0:  # but for rounding, which differs between machines, no feature helps any more
+            break
         step = brentq(slope, 0, 50, xtol=1e-13)
         weights[best] += step
         pairs = pairs * np.exp(-step * above[:, :, best])
@@ -165,6 +167,41 @@ def test_all_methods_are_tuned_on_one_grid():
         task.settings["tuning"] for task in STUDY.experiments(only="i")[0].tasks(Scale(5)) if "tuning" in task.settings
     ]
     assert tuned == 4 * [TABLES["covtype"]["tuning"]]
+
+
+def test_each_measure_chooses_its_own_pair(monkeypatch):
+    """Loss on the part held out, objective there, objective on the rest; a pair with which a seed diverges is out."""
+    # by lr: the loss held out, that of training, and the norm of w, whose decay of 2 makes a penalty of its square
+    ends = {0.1: (0.1, 0.9, 0.7), 0.2: (0.2, 0.8, 0.3), 0.3: (0.3, 0.3, 0.4), 0.4: (0.0, 0.0, 0.0)}
+
+    def descend(split, setting, batches, *, seed, every):
+        held, trained, norm = ends[setting.lr]
+        held = math.inf if setting.lr == 0.4 and seed == 102 else held
+        return _descent.Trace([9.0, held], trained, np.array([norm]), 0.0)
+
+    monkeypatch.setattr(_tuning, "descend", descend)
+    size = {"steps": 3, "batch": 8, "decay": 2.0, "lr": list(ends), "gamma": [0.5], "seeds": [101, 102]}
+    found = _tuning.tune("SOX", data=_data.SMALL, **size)
+    assert [best["lr"] for best in found] == [0.1, 0.2, 0.3]
+    assert {(best["tried"], best["lost"]) for best in found} == {(4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("method", "losses", "agrees"),
+    [
+        ("SOX", [0.128 + 0.0039], True),  # ± 0.002 in the paper
+        ("SOX", [0.128 + 0.0041], False),
+        ("SOX", [0.128 - 0.0041], False),
+        ("SOX", [0.128, None], False),
+        ("BS-PnP", [0.2684], True),  # .268
+        ("BS-PnP", [0.2686], False),
+    ],
+)
+def test_a_loss_agrees_within_two_deviations_or_as_printed(method, losses, agrees):
+    run = {"data": "ijcnn1", "block": "as published", "method": method, "losses": [[1.0, end] for end in losses]}
+    run |= {"objectives": [None], "seconds": [1.0]}
+    assert _comparison._row(run, TABLES["ijcnn1"])["agrees"] is agrees
+    assert _comparison._row({**run, "block": "exact"}, TABLES["ijcnn1"])["agrees"] is None
 
 
 def test_a_run_that_diverges_is_said_to(cancer):

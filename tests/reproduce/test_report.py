@@ -2,15 +2,19 @@
 
 import base64
 import io
+import json
 import re
+import shlex
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
 
-from fcco.cli import main
-from fcco.reproduce import Finding, Scale, run_study
-from fcco.reproduce._record import environment, read_records, write_records
+from fcco.cli import main, parser
+from fcco.reproduce import Finding, Scale, _record, run_study
+from fcco.reproduce._record import command_of, environment, read_records, write_records
 from fcco.reproduce._report import as_html, write_page
 from reproduce.squares import STUDY
 
@@ -127,6 +131,34 @@ def test_commands_seeds_and_environment(html):
     assert "seeds 2" in text
 
 
+def test_a_command_asks_for_the_same_again():
+    """Not for what only says how fast, or whether again."""
+    words = ["fcco", "reproduce", "ap", "--config", "a b.toml", "--scale", "paper", "--seeds", "7", "--only", "i"]
+    words += ["--out", "x", "--device", "cuda:1"]
+    given = parser().parse_args([*words[1:], "--workers", "1", "--fresh", "--docs", "page.md"])
+    assert command_of(given) == shlex.join(words)
+    assert command_of(parser().parse_args(["reproduce", "ap", "--quick"])) == "fcco reproduce ap --quick"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_that_of_the_checkout_which_has_the_file(tmp_path, monkeypatch):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    file = tmp_path / "file.py"
+    file.touch()
+    monkeypatch.setattr(_record, "__file__", str(file))
+    git("init")
+    git("commit", "--allow-empty", "-m", "a")
+    assert _record._commit() is None  # as of a package that is installed below somebody's checkout
+    git("add", "file.py")
+    git("commit", "-m", "b")
+    assert _record._commit() == git("rev-parse", "--short=12", "HEAD").strip()
+    file.write_text("changed")
+    assert _record._commit().endswith("-dirty")
+
+
 def test_one_experiment_again_keeps_the_other(tmp_path):
     run(tmp_path)
     run(tmp_path, "ii", Scale(seeds=5), "fcco reproduce squares --only ii")
@@ -173,6 +205,13 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert [cell.get("data-value") for cell in Page(as_html([(tmp_path, [record])])).all("td")][3] is None
 
 
+def test_a_column_is_numeric_if_most_of_it_is(folder):
+    record = read_records(folder)[0]
+    rows = [{"most": 1, "half": 1, "none": "a"}, {"most": 2.5, "half": "diverged", "none": None}, {"most": "lost"}]
+    page = Page(as_html([(folder, [{**record, "rows": rows}])]))
+    assert [cell.get("class") for cell in page.all("th")] == ["number", None, None]
+
+
 def test_folders_without_results_are_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken").mkdir()
@@ -188,3 +227,60 @@ def test_folders_without_results_are_refused(tmp_path, capsys, monkeypatch):
         assert refused.value.code == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
+
+
+DAMAGES = {
+    "stem": "../secret",
+    "rows": [1],
+    "holds": "yes",
+    "claim": None,
+    "verdict": ...,
+    "key": ["i"],
+    "study.title": ...,
+    "run": [],
+    "run.seeds": "2",
+    "run.environment": {"CPU": 1},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_record_is_named(name, folder, tmp_path, capsys):
+    record = json.loads((folder / "i-small.json").read_text())
+    *path, last = name.split(".")
+    place = record[path[0]] if path else record
+    if DAMAGES[name] is ...:
+        del place[last]
+    else:
+        place[last] = DAMAGES[name]
+    (tmp_path / "i-small.json").write_text(json.dumps(record))
+    flaw = "run.command" if name == "run" else name
+    with pytest.raises(SystemExit) as refused:
+        main(["report", str(tmp_path)])
+    assert refused.value.code == 2
+    expected = f"{tmp_path / 'i-small.json'} is damaged: its {flaw} is missing, or is not what fcco reproduce writes"
+    assert capsys.readouterr().err == f"fcco report: {expected}\n"
+
+
+@pytest.mark.parametrize("stem", ["../secret", "/secret", "below/secret"])
+def test_a_record_shows_no_figure_of_another_folder(stem, folder, tmp_path):
+    results = tmp_path / "results"
+    for place in (tmp_path, results, results / "below"):
+        place.mkdir(exist_ok=True)
+        (place / "secret.png").write_bytes(b"secret")
+    record = json.loads((folder / "i-small.json").read_text())
+    stem = str(tmp_path / "secret") if stem == "/secret" else stem
+    (results / "i-small.json").write_text(json.dumps({**record, "stem": stem}))
+    with pytest.raises(ValueError, match="its stem is"):
+        write_page([results], tmp_path / "page.html")
+
+
+def test_a_table_that_lacks_what_the_page_shows_is_refused(folder, tmp_path, capsys):
+    record = json.loads((folder / "i-small.json").read_text())
+    record |= {"study": {**record["study"], "name": "push"}, "stem": "i-covtype"}
+    (tmp_path / "i-covtype.json").write_text(json.dumps(record))
+    with pytest.raises(SystemExit) as refused:
+        main(["report", str(tmp_path), "--results", str(tmp_path / "RESULTS.md")])
+    assert refused.value.code == 2
+    message = f"a table in {tmp_path} is not complete (KeyError('block')): run fcco reproduce again\n"
+    assert capsys.readouterr().err == f"fcco report: {message}"
+    assert not (tmp_path / "RESULTS.md").exists()

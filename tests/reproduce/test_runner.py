@@ -7,8 +7,11 @@ import sys
 import time
 
 import pytest
+import torch
 
-from fcco.reproduce import Task, run_tasks
+import fcco
+from fcco.cli import main
+from fcco.reproduce import Task, _digest, run_tasks
 from fcco.reproduce._cache import Cache
 from reproduce import work
 
@@ -91,19 +94,73 @@ LIBRARY = {
         ("study.py", "def show(x):", "def show(x, y=1):", False),
     ],
 )
-def test_a_key_covers_the_code_that_is_called_and_no_other(tmp_path, monkeypatch, file, old, new, changes):
+def test_a_key_covers_the_code_that_is_called_and_no_other(key_of, file, old, new, changes):
+    before = {f"made/{name}": text for name, text in LIBRARY.items()}
+    assert (key_of(before) != key_of({**before, f"made/{file}": LIBRARY[file].replace(old, new)})) == changes
+
+
+@pytest.fixture
+def key_of(tmp_path, monkeypatch):
+    """The key of ``made.study.run``, in packages that are made of texts."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    keys = []
-    for at, edited in ((tmp_path / "before", False), (tmp_path / "after", True)):
-        (at / "made").mkdir(parents=True)
-        for name, text in LIBRARY.items():
-            (at / "made" / name).write_text(text.replace(old, new) if edited and name == file else text)
+    monkeypatch.setattr(_digest, "LIBRARY", "library")
+
+    def key_of(texts):
+        at = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in texts.items():
+            (at / name).parent.mkdir(parents=True, exist_ok=True)
+            (at / name).write_text(text)
         with monkeypatch.context() as patch:
             patch.syspath_prepend(at)
-            keys.append(Task(importlib.import_module("made.study").run, {"x": 1}).key)
-        for name in [name for name in sys.modules if name.split(".")[0] == "made"]:
+            key = Task(importlib.import_module("made.study").run, {"x": 1}).key
+        for name in [name for name in sys.modules if name.split(".")[0] in ("made", "library")]:
             del sys.modules[name]
-    assert (keys[0] != keys[1]) == changes
+        return key
+
+    return key_of
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        "from library.helper import helper\ndef run(x):\n    return helper(x)\n",
+        "from library import helper\ndef run(x):\n    return helper.helper(x)\n",
+        "import library.helper\ndef run(x):\n    return library.helper.helper(x)\n",
+        "import library.helper as h\ndef run(x):\n    return h.helper(x)\n",
+        "def run(x):\n    from library.helper import helper\n    return helper(x)\n",
+        "def run(x):\n    from library import helper as h\n    return h.helper(x)\n",
+        "def run(x):\n    import library.helper\n    return library.helper.helper(x)\n",
+        "def run(x):\n    import library.helper as h\n    return h.helper(x)\n",
+        "def run(x):\n    if x:\n        from library.helper import helper\n        return helper(x)\n",
+        "try:\n    from library.helper import helper\nexcept ImportError:\n    from library.other import helper\n"
+        "def run(x):\n    return helper(x)\n",
+        "try:\n    from library.other import helper\nexcept ImportError:\n    from library.helper import helper\n"
+        "def run(x):\n    return helper(x)\n",
+        "try:\n    from library.helper import helper\nexcept ImportError:\n    helper = None\n"
+        "def run(x):\n    return helper(x)\n",
+        "from library.helper import helper\n@helper\ndef run(x):\n    return x\n",
+        "from library.helper import helper\ndef run(x, y=helper):\n    return y(x)\n",
+        "from library.helper import helper\nHOW = {'a': helper}\ndef run(x):\n    return HOW['a'](x)\n",
+        "from library.helper import helper\nclass How:\n    def do(self, x):\n        return helper(x)\n"
+        "def run(x):\n    return How().do(x)\n",
+        "from library.helper import helper\nHOW = []\nHOW.append(helper)\ndef run(x):\n    return HOW[0](x)\n",
+        "from made.inside import through\ndef run(x):\n    return through(x)\n",
+        "from .inside import through\ndef run(x):\n    return through(x)\n",
+        "def run(x):\n    from . import inside\n    return inside.through(x)\n",
+    ],
+)
+def test_a_key_covers_the_library_in_whichever_way_it_is_imported(key_of, study):
+    texts = {"made/__init__.py": "", "library/__init__.py": "", "made/study.py": study}
+    texts |= {f"library/{name}.py": "def helper(f):\n    return f\n" for name in ("helper", "other")}
+    texts["made/inside.py"] = "from library.helper import helper\ndef through(x):\n    return helper(x)\n"
+    changed = {**texts, "library/helper.py": "def helper(f):\n    return (f)\n\n\ndef unused():\n    pass\n"}
+    whole = "library.helper.helper" in study  # of a module by its full name, all counts
+    assert (key_of(texts) == key_of(changed)) != whole
+    assert key_of(texts) != key_of({**texts, "library/helper.py": "def helper(f):\n    return f or f\n"})
+
+
+def test_the_library_is_this_one():
+    assert fcco.__name__ == _digest.LIBRARY
 
 
 def test_blas_and_torch_have_one_thread():
@@ -113,11 +170,26 @@ def test_blas_and_torch_have_one_thread():
     assert set(found["blas"]) == {1}
 
 
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        Task(work.threads, {}).run()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_key_does_not_know_the_place():
+    tasks = [Task(work.square, {"number": 1}, place=place) for place in ({}, {"log": "a"}, {"log": "b"})]
+    assert len({task.key for task in tasks}) == 1
+
+
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     """SIGKILL while tasks are under way: what was finished is kept, and no worker stays behind."""
     cache, log = tmp_path / "cache.jsonl", tmp_path / "log"
     command = [sys.executable, "-c", "from reproduce import work; work.main()", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(work.__file__))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(command, env=environment)
     deadline = time.monotonic() + 300
     while not (cache.exists() and cache.read_text().count("\n") >= 2):
@@ -130,33 +202,61 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     assert 2 <= kept < 6
     time.sleep(1.0)
     before = len(calls(log))
-    subprocess.run(command, env=environment, check=True)
-    tasks = work.squares(log, 0.4)
-    assert run_tasks(tasks, cache=cache) == [0, 1, 4, 9, 16, 25]
+    assert run_tasks(work.squares(log, 0.4), cache=cache) == [0, 1, 4, 9, 16, 25]
     # Each kept result was computed once; one under way when the run was killed may have been logged, and is done again.
     assert len(calls(log)) - before == 6 - kept
     assert before - kept <= 2
 
 
-@pytest.mark.parametrize("study", ["quick", "theory", "push", "nca"])
-def test_a_killed_study_goes_on_where_it_was(study, tmp_path):
-    """The command itself, killed after its first results: they are not computed again, and all files come out."""
-    cache = tmp_path / "cache.jsonl"
-    command = [sys.executable, "-m", "fcco", "reproduce", study, "--quick", "--only", "iii", "--seeds", "2"]
-    command += ["--workers", "1", "--out", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+def reproduce(study, out):
+    return ["reproduce", study, "--quick", "--only", "iii", "--seeds", "2", "--workers", "1", "--out", str(out)]
+
+
+def goes_on(command, cache, capsys):
+    """Results that are there are not computed again, and all files come out."""
+    kept = cache.read_text().rpartition("\n")[0].splitlines()
+    capsys.readouterr()
+    assert main(command) == 0
+    assert cache.read_text().splitlines()[: len(kept)] == kept
+    progress = [line for line in capsys.readouterr().err.splitlines() if " tasks, " in line]
+    assert 0 < len(progress) == len(Cache(cache).results) - len(kept)
+    assert {path.suffix for path in cache.parent.glob("iii-*")} == {".csv", ".png", ".json"}
+
+
+def test_a_killed_study_goes_on_where_it_was(tmp_path, capsys):
+    cache, command = tmp_path / "cache.jsonl", reproduce("quick", tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-m", "fcco", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         deadline = time.monotonic() + 300
         while not (cache.exists() and "\n" in cache.read_text()):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.kill()
-    kept = cache.read_text().rpartition("\n")[0].splitlines()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert cache.read_text().splitlines()[: len(kept)] == kept
-    progress = [line for line in done.stderr.splitlines() if " tasks, " in line]
-    assert len(progress) == len(Cache(cache).results) - len(kept)
-    assert {path.suffix for path in tmp_path.glob("iii-*")} == {".csv", ".png", ".json"}
+    goes_on(command, cache, capsys)
+
+
+@pytest.mark.parametrize("study", ["theory", "push", "nca"])
+def test_a_stopped_study_goes_on_where_it_was(study, tmp_path, monkeypatch, capsys):
+    def stop(*arguments):
+        store(*arguments)
+        raise KeyboardInterrupt
+
+    store, command = Cache.store, reproduce(study, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, "store", stop)
+        with pytest.raises(SystemExit):
+            main(command)
+    goes_on(command, tmp_path / "cache.jsonl", capsys)
+
+
+def test_keys_are_the_same_in_another_process():
+    """Of every study; they would not be if the order of a set or an address in memory were part of them."""
+    code = "from reproduce import work; print(*work.keys())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == work.keys()
 
 
 def test_half_a_line_is_dropped(tmp_path):
@@ -205,6 +305,14 @@ def test_a_terminal_has_a_bar():
     ]
     assert shown[0].endswith("time left unknown yet")
     assert shown[2].endswith("about 0:00 left")
+
+
+def test_a_bar_that_does_not_come_to_its_end_leaves_its_line():
+    stream = Terminal()
+    with pytest.raises(ArithmeticError):
+        run_tasks([Task(work.fail_on_two, {"number": k}) for k in (1, 2)], progress=stream)
+    assert stream.getvalue().count("\n") == 1
+    assert stream.getvalue().endswith("\n")
 
 
 def test_no_workers():

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from fcco.reproduce import Task, run_tasks
+from fcco.reproduce import Scale, Task, run_tasks
+from fcco.reproduce._command import STUDIES, load
 
 
 def square(number, log=None, seconds=0.0):
@@ -25,6 +26,10 @@ def fail_on_two(number):
     return number
 
 
+def die(k):
+    os.kill(os.getpid(), 9)
+
+
 def random_walk(seed, steps):
     """Floating point and random numbers, which must survive the way through processes and files."""
     generator = torch.Generator().manual_seed(seed)
@@ -40,6 +45,12 @@ def threads():
 
 def squares(log, seconds):
     return [Task(square, {"number": k, "log": str(log), "seconds": seconds}) for k in range(6)]
+
+
+def keys():
+    """Of all tasks of all studies, in their quick form."""
+    experiments = [one for name in STUDIES for one in load(name).experiments("quick")]
+    return [task.key for one in experiments for task in one.tasks(Scale(2, "quick"))]
 
 
 def main():

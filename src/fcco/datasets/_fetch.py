@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fcco._extras import import_extra
 from fcco.datasets._open import check_rows, naming, open_content
 from fcco.datasets._registry import FILES, File
 from fcco.datasets._types import DamagedFileError, Source, State
@@ -34,28 +35,24 @@ def held(path: str) -> bool:
     return _under_fcco_data(FILES[path]) is not None
 
 
-def locate(*paths: str) -> Source:
-    """The first of some files of the registry that is there, verified; else the first published one, downloaded.
-
-    Args:
-        paths: equivalent files, by their path in the registry.
+def locate(path: str) -> Source:
+    """A file of the registry, verified: from ``FCCO_DATA`` if that is set, else from the cache or the web.
 
     Raises:
-        FileNotFoundError: ``FCCO_DATA`` is set, and has none of them; or it is not, and none was published.
+        FileNotFoundError: ``FCCO_DATA`` is set, and has no such file; or it is not, and the file was never published,
+            or has no known checksum.
         DamagedFileError: the file is not the published one.
         OSError: it could not be downloaded.
     """
-    files = [FILES[path] for path in paths]
+    file = FILES[path]
     if os.environ.get("FCCO_DATA"):
-        for file in files:
-            found = _under_fcco_data(file)
-            if found is not None:
-                return Source(found, verify(found, file))
-        raise FileNotFoundError(_advice(files))
-    published = next((file for file in files if file.urls), None)
-    if published is None:
-        raise FileNotFoundError(f"{files[0].path} was never published: set FCCO_DATA to a folder that has it")
-    return fetch(published, cache_folder())
+        found = _under_fcco_data(file)
+        if found is None:
+            raise FileNotFoundError(_advice(file))
+        return Source(found, verify(found, file))
+    if not file.urls:
+        raise FileNotFoundError(f"{path} was never published: set FCCO_DATA to a folder that has it")
+    return fetch(file, cache_folder())
 
 
 def _under_fcco_data(file: File) -> Path | None:
@@ -67,39 +64,36 @@ def _under_fcco_data(file: File) -> Path | None:
     return next((path for path in (Path(root) / name for name in names) if path.is_file()), None)
 
 
-def _advice(files: list[File]) -> str:
-    names = " or ".join(file.path for file in files)
-    published = [url for file in files for url in file.urls]
-    advice = f"; put it there (from {published[0]}), or unset FCCO_DATA to download it" if published else ""
-    return f"FCCO_DATA is {os.environ['FCCO_DATA']}, which has no {names}{advice}"
+def _advice(file: File) -> str:
+    advice = f"; put it there (from {file.urls[0]}), or unset FCCO_DATA to download it" if file.urls else ""
+    return f"FCCO_DATA is {os.environ['FCCO_DATA']}, which has no {file.path}{advice}"
 
 
-def verify(path: Path, file: File, rebuilt: bool = True) -> State:
+def verify(path: Path, file: File, downloaded: bool = False) -> State:
     """How far the file at ``path`` is known to be ``file``.
 
     Args:
         path: to read.
         file: what it should be.
-        rebuilt: whether a known copy that is not the published file will do.
+        downloaded: then it must be the published file; what a user has put there may also be a known copy, or have no
+            known checksum.
 
     Raises:
         DamagedFileError: it is not.
     """
-    digest = _digest(path.open("rb"), "sha256")
+    digest = _digest(path.open("rb"))
     if digest == file.sha256:
         return "published"
-    if rebuilt and digest == file.rebuilt:
+    if not downloaded and digest == file.rebuilt:
         return "subset" if file.subset else "rebuilt"
-    if file.md5 is not None and _digest(path.open("rb"), "md5") == file.md5:
-        return "published"
     if file.content is not None:
         with naming(path):
-            if _digest(open_content(path), "sha256") == file.content:
+            if _digest(open_content(path)) == file.content:
                 return "same content"
     size = path.stat().st_size
     if file.size is not None and size < file.size:
         raise DamagedFileError(f"{path} is damaged: it has {size:,} of {file.size:,} bytes")
-    if file.sha256 or file.md5 or file.content or not file.urls:
+    if downloaded or file.sha256 or file.content or not file.urls:
         raise DamagedFileError(f"{path} is damaged: its sha256 is {digest}, {_wanted(file)}")
     _check_unknown(path, file, size)
     return "unverified"
@@ -114,13 +108,13 @@ def _check_unknown(path: Path, file: File, size: int) -> None:
 
 
 def _wanted(file: File) -> str:
-    known = {"sha256": file.sha256, "md5": file.md5, "sha256 of its content": file.content, "copy's": file.rebuilt}
+    known = {"sha256": file.sha256, "sha256 of its content": file.content, "copy's": file.rebuilt}
     return "not " + ", nor ".join(f"{value} ({kind})" for kind, value in known.items() if value is not None)
 
 
-def _digest(stream: IO[bytes], algorithm: str) -> str:
+def _digest(stream: IO[bytes]) -> str:
     with stream:
-        return hashlib.file_digest(stream, algorithm).hexdigest()  # type: ignore[arg-type]
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def fetch(file: File, folder: Path) -> Source:
@@ -128,11 +122,21 @@ def fetch(file: File, folder: Path) -> Source:
 
     A download goes to a file of another name, is verified there, and is then renamed: whoever finds the file finds it
     whole, after whatever accident, and processes that download it at the same time do not disturb each other.
+
+    Raises:
+        FileNotFoundError: it is not there, and has no checksum to verify a download by.
+        OSError: it could not be downloaded.
     """
     path = folder / file.path
+    if not (file.sha256 or file.content):
+        if path.exists():
+            return Source(path, verify(path, file))
+        raise FileNotFoundError(
+            f"no checksum of {file.path} is known, so it is not downloaded: get it from {file.urls[0]}, as {path}"
+        )
     if path.exists():
         try:
-            return Source(path, verify(path, file, rebuilt=False))
+            return Source(path, verify(path, file, downloaded=True))
         except DamagedFileError as damage:
             warnings.warn(f"{damage}; downloading it again", stacklevel=3)
             path.unlink(missing_ok=True)
@@ -155,14 +159,14 @@ def _download(file: File, url: str, folder: Path) -> Source:
 
     def download_and_verify(url: str, output_file: str, pooch: Any) -> None:
         http(url, output_file, pooch)
-        states.append(verify(Path(output_file), file, rebuilt=False))
+        states.append(verify(Path(output_file), file, downloaded=True))
 
     store = pooch.create(
         path=folder, base_url="", registry={file.path: None}, urls={file.path: url}, retry_if_failed=RETRIES
     )
     found = Path(store.fetch(file.path, downloader=download_and_verify))
     # Another process may have been first: then nothing was downloaded here.
-    return Source(found, states[-1] if states else verify(found, file, rebuilt=False))
+    return Source(found, states[-1] if states else verify(found, file, downloaded=True))
 
 
 def _sweep(folder: Path) -> None:
@@ -174,10 +178,4 @@ def _sweep(folder: Path) -> None:
 
 
 def _import_pooch() -> Any:
-    try:
-        import pooch
-    except ImportError as missing:
-        raise ImportError(
-            "downloading needs pooch: pip install 'fcco[reproduce]', or set FCCO_DATA to a folder that has the files"
-        ) from missing
-    return pooch
+    return import_extra("pooch", "a data set that is not in FCCO_DATA")

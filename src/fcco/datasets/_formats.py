@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fcco.datasets._open import check_rows, naming, open_content
+from fcco._extras import import_extra
+from fcco.datasets._open import naming, open_content
 from fcco.datasets._types import DamagedFileError
 
 _UBYTE = 0x08
@@ -71,8 +72,7 @@ def read_letor(path: Path | str, features: int | None = None) -> tuple[NDArray[A
 
 
 def _read_svmlight(path: Path, features: int | None, queries: bool) -> tuple[NDArray[Any], ...]:
-    from sklearn.datasets import load_svmlight_file
-
+    load_svmlight_file = import_extra("sklearn.datasets", "a LIBSVM or LETOR file").load_svmlight_file
     with naming(path), open_content(path) as file:
         x, y, *query = load_svmlight_file(
             file, n_features=features, dtype=np.float32, zero_based=False, query_id=queries
@@ -82,17 +82,16 @@ def _read_svmlight(path: Path, features: int | None, queries: bool) -> tuple[NDA
     return x.toarray(), y.astype(np.float64), query[0] if queries else y
 
 
-def read_table(path: Path, columns: int, delimiter: str | None = None, rows: int | None = None) -> NDArray[Any]:
+def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArray[Any]:
     """Numbers [n, columns] of float64 from lines of text, compressed or not.
 
     Raises:
-        DamagedFileError: a line has something else than ``columns`` numbers, or there are not ``rows`` lines.
+        DamagedFileError: a line has something else than ``columns`` numbers.
     """
     with naming(path), open_content(path) as file:
         table = np.loadtxt(file, delimiter=delimiter, ndmin=2, dtype=np.float64)
         if table.shape[1] != columns:
             raise ValueError(f"its rows have {table.shape[1]} numbers, not {columns}")
-    check_rows(path, len(table), rows)
     return table
 
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, from any of the published forms."""
+"""CIFAR-10 and CIFAR-100, from the binary version, which needs no pickle to be trusted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fcco._extras import import_extra
 from fcco.datasets._fetch import held, locate
 from fcco.datasets._open import naming
-from fcco.datasets._pickle import load_plain
 from fcco.datasets._types import Classification
 from fcco.functional._checks import check_choice
 
@@ -46,7 +46,7 @@ def load_cifar10(part: str = "train") -> Classification:
         sources = [locate(f"cifar10/{batch}.webp.zip") for batch in BATCHES[part]]
         batches = [read_webp(source.path) for source in sources]
     else:
-        sources = [locate("cifar10/cifar-10-binary.tar.gz", "cifar10/cifar-10-python.tar.gz")]
+        sources = [locate("cifar10/cifar-10-binary.tar.gz")]
         batches = read_cifar10(sources[0].path, BATCHES[part])
     x, y = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     return Classification(x, y.astype(np.int64), CIFAR10, tuple(sources))
@@ -70,39 +70,26 @@ def load_cifar100(part: str = "train", coarse: bool = False) -> Classification:
     ValueError: part must be one of 'train', 'test'; got 'validation'
     """
     check_choice(part, "part", tuple(BATCHES))
-    source = locate("cifar100/cifar-100-binary.tar.gz", "cifar100/cifar-100-python.tar.gz")
+    source = locate("cifar100/cifar-100-binary.tar.gz")
     x, y, classes = read_cifar100(source.path, part, coarse)
     return Classification(x, y.astype(np.int64), classes, (source,))
 
 
 def read_cifar10(path: Path, batches: tuple[str, ...]) -> list[tuple[Images, Images]]:
-    """Images and labels of some batches, from the binary or the Python version of the published archive."""
+    """Images and labels of some batches, from the binary version of the published archive."""
     with naming(path):
-        members = _members(path, {*batches, *(f"{batch}.bin" for batch in batches)})
-        if f"{batches[0]}.bin" in members:
-            binary = [parse_binary(_get(members, f"{batch}.bin"), (len(CIFAR10),)) for batch in batches]
-            return [(x, labels[:, 0]) for x, labels in binary]
-        return [parse_pickle(_get(members, batch), b"labels", len(CIFAR10)) for batch in batches]
+        members = _members(path, {f"{batch}.bin" for batch in batches})
+        found = [parse_binary(_get(members, f"{batch}.bin"), (len(CIFAR10),)) for batch in batches]
+    return [(x, labels[:, 0]) for x, labels in found]
 
 
 def read_cifar100(path: Path, part: str, coarse: bool) -> tuple[Images, Images, tuple[str, ...]]:
-    """Images, labels and the names of the classes, from the binary or the Python version of the published archive."""
-    kind = "coarse" if coarse else "fine"
+    """Images, labels and the names of the classes, from the binary version of the published archive."""
+    data, names = f"{part}.bin", f"{'coarse' if coarse else 'fine'}_label_names.txt"
     with naming(path):
-        members = _members(path, {part, f"{part}.bin", "meta", f"{kind}_label_names.txt"})
-        if f"{part}.bin" in members:
-            x, labels = parse_binary(members[f"{part}.bin"], (20, 100))
-            names = _get(members, f"{kind}_label_names.txt").decode().split()
-            return x, labels[:, 0 if coarse else 1], tuple(names)
-        names = _names(load_plain(_get(members, "meta")), f"{kind}_label_names")
-        return *parse_pickle(_get(members, part), f"{kind}_labels".encode(), len(names)), tuple(names)
-
-
-def _names(meta: Any, key: str) -> list[str]:
-    names = meta.get(key.encode()) if type(meta) is dict else None
-    if type(names) is not list or not all(type(name) is bytes for name in names):
-        raise ValueError(f"its pickle has no list of {key}")
-    return [name.decode() for name in names]
+        members = _members(path, {data, names})
+        x, labels = parse_binary(_get(members, data), (20, 100))
+        return x, labels[:, 0 if coarse else 1], tuple(_get(members, names).decode().split())
 
 
 def _members(path: Path, names: set[str]) -> dict[str, bytes]:
@@ -111,7 +98,7 @@ def _members(path: Path, names: set[str]) -> dict[str, bytes]:
     with tarfile.open(path) as archive:
         for member in archive:
             name = member.name.rsplit("/", 1)[-1]
-            content = archive.extractfile(member) if name in names and member.isfile() else None
+            content = archive.extractfile(member) if name in names else None
             if content is not None:
                 found[name] = content.read()
     return found
@@ -143,23 +130,7 @@ def parse_binary(data: bytes, classes: tuple[int, ...]) -> tuple[Images, Images]
     records = np.frombuffer(data, np.uint8).reshape(-1, size)
     labels = records[:, : len(classes)]
     _check_labels(labels, np.array(classes))
-    return records[:, len(classes) :].reshape(-1, 3, 32, 32), labels
-
-
-def parse_pickle(data: bytes, key: bytes, classes: int) -> tuple[Images, Images]:
-    """Images [n, 3, 32, 32] and labels [n] from CIFAR's Python version, with nothing in it executed.
-
-    Raises:
-        ValueError: the pickle asks for anything but plain data, or has not the published form.
-    """
-    batch = load_plain(data)
-    if type(batch) is not dict or b"data" not in batch or key not in batch:
-        raise ValueError(f"a pickle is no dict with the keys {b'data'!r} and {key!r}")
-    x, labels = batch[b"data"], np.array(batch[key])
-    if not isinstance(x, np.ndarray) or x.shape != (len(labels), PIXELS) or labels.dtype.kind != "i":
-        raise ValueError(f"a pickle has not {len(labels):,} integers and as many rows of {PIXELS:,} pixels")
-    _check_labels(labels, np.array(classes))
-    return x.reshape(-1, 3, 32, 32), labels.astype(np.uint8)
+    return records[:, len(classes) :].reshape(-1, 3, 32, 32).copy(), labels
 
 
 def _check_labels(labels: NDArray[Any], classes: NDArray[Any]) -> None:
@@ -170,12 +141,11 @@ def _check_labels(labels: NDArray[Any], classes: NDArray[Any]) -> None:
 
 def read_webp(path: Path) -> tuple[Images, Images]:
     """Images and labels of a batch that is kept as a zip of ``labels.bin`` and twenty strips of lossless WebP."""
-    from PIL import Image
-
+    image = import_extra("PIL.Image", "a batch of WebP images")
     with naming(path), zipfile.ZipFile(path) as archive:
         labels = np.frombuffer(archive.read("labels.bin"), np.uint8)
         strips = [
-            np.asarray(Image.open(io.BytesIO(archive.read(f"{number:02}.webp"))).convert("RGB"))
+            np.asarray(image.open(io.BytesIO(archive.read(f"{number:02}.webp"))).convert("RGB"))
             for number in range(_STRIPS)
         ]
         _check_labels(labels, np.array(len(CIFAR10)))

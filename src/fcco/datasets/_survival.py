@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fcco._extras import import_extra
 from fcco.datasets._fetch import locate
-from fcco.datasets._hdf5 import read_hdf5
-from fcco.datasets._open import check_rows, naming
-from fcco.datasets._registry import FILES
+from fcco.datasets._open import naming
 from fcco.datasets._types import DamagedFileError, Survival
 from fcco.functional._checks import check_choice
 
@@ -85,11 +84,7 @@ def load_survival(name: str, part: str | None = None) -> Survival:
 
 def _load_deepsurv(file: str, part: str) -> Survival:
     source = locate(f"survival/deepsurv/{file}")
-    arrays = read_hdf5(source.path)
-    missing = [key for key in ("x", "t", "e") if f"{part}/{key}" not in arrays]
-    if missing:
-        raise DamagedFileError(f"{source.path} has no {part}/{missing[0]}")
-    x, time, event = (arrays[f"{part}/{key}"] for key in ("x", "t", "e"))
+    x, time, event = read_hdf5(source.path, *(f"{part}/{name}" for name in "xte"))
     return Survival(x.astype(np.float32), time.astype(np.float64), event == 1, sources=(source,))
 
 
@@ -101,7 +96,6 @@ def _load_table(table: _Table) -> Survival:
     missing = [name for name in outcome if name is not None and name not in columns]
     if missing:
         raise DamagedFileError(f"{source.path} has no column {missing[0]}")
-    check_rows(source.path, len(columns[table.time]), FILES[path].rows)
     names = [name for name in columns if name not in outcome and name.split("=")[0] not in table.left_out]
     return Survival(
         x=np.stack([columns[name] for name in names], 1).astype(np.float32),
@@ -111,6 +105,16 @@ def _load_table(table: _Table) -> Survival:
         entry=None if table.entry is None else columns[table.entry],
         sources=(source,),
     )
+
+
+def read_hdf5(path: Path, *names: str) -> list[NDArray[Any]]:
+    """Some arrays of a file, by their path in it, such as ``"train/x"``."""
+    h5py = import_extra("h5py", "an HDF5 file")
+    with naming(path), h5py.File(path) as file:
+        for name in names:
+            if not isinstance(file.get(name), h5py.Dataset):
+                raise ValueError(f"it has no array {name}")
+        return [np.asarray(file[name]) for name in names]
 
 
 def read_csv(path: Path) -> Columns:
@@ -129,8 +133,7 @@ def read_arff(path: Path) -> Columns:
 
     NaN where the file has ``?``.
     """
-    from scipy.io import arff
-
+    arff = import_extra("scipy.io.arff", "an ARFF file")
     columns = {}
     with naming(path), path.open(encoding="utf-8") as text:
         rows, meta = arff.loadarff(text)

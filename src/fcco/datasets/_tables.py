@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from fcco.datasets._fetch import locate
 from fcco.datasets._formats import read_idx, read_libsvm, read_table
 from fcco.datasets._open import check_rows
-from fcco.datasets._registry import FILES
 from fcco.datasets._types import Classification, DamagedFileError, Source
 from fcco.functional._checks import check_choice
 
@@ -51,7 +50,6 @@ def _numbered(path: Any, labels: NDArray[Any], published: tuple[str, ...]) -> ND
 def _libsvm(path: str, features: int, published: tuple[str, ...], classes: tuple[str, ...]) -> Classification:
     source = locate(path)
     x, labels = read_libsvm(source.path, features)
-    check_rows(source.path, len(x), FILES[path].rows)
     return Classification(x, _numbered(source.path, labels, published), classes, (source,))
 
 
@@ -88,7 +86,7 @@ def load_covtype() -> Classification:
     """
     path = "covtype/covtype.data.gz"
     source = locate(path)
-    table = read_table(source.path, columns=55, delimiter=",", rows=FILES[path].rows)
+    table = read_table(source.path, columns=55, delimiter=",")
     classes = tuple("1234567")
     y = _numbered(source.path, table[:, -1], classes)
     return Classification(table[:, :-1].astype(np.float32), y, classes, (source,), COVTYPE_FEATURES)
@@ -116,7 +114,7 @@ def load_usps(part: str = "train", raw: bool = False) -> Classification:
     if not raw:
         return _libsvm(smoothed, 256, tuple(map(str, range(1, 11))), DIGITS)
     source = locate(scanned)
-    table = read_table(source.path, columns=257, rows=FILES[scanned].rows)
+    table = read_table(source.path, columns=257)
     y = _numbered(source.path, table[:, 0], DIGITS)
     return Classification(table[:, 1:].astype(np.float32), y, DIGITS, (source,))
 
@@ -163,7 +161,7 @@ def load_sensorless(part: str = "all") -> Classification:
     check_choice(part, "part", tuple(SENSORLESS))
     path = f"sensorless/{SENSORLESS[part]}"
     source = _locate_sensorless(part, path)
-    table = read_table(source.path, columns=49, rows=FILES[path].rows)
+    table = read_table(source.path, columns=49)
     classes = tuple(map(str, range(1, 12)))
     y = _numbered(source.path, table[:, -1], classes)
     counts = np.bincount(y, minlength=len(classes))

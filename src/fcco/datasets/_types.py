@@ -23,7 +23,8 @@ class Source:
     - ``"same content"``: compressed differently, its content has the checksum of the published content;
     - ``"rebuilt"``: a known copy that was made from other files, and is not the published one;
     - ``"subset"``: a known copy of some of the published rows;
-    - ``"unverified"``: no checksum of the published file is known; its size, shape and classes are as published.
+    - ``"unverified"``: a user put it there, and no checksum of the published file is known; its size, shape and classes
+      are as published.
     """
 
     path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 
 class Cache:
-    """Results by key, appended to a file as they come; what a killed process left half written is dropped.
+    """Results by key, appended to a file as they come, each with a checksum.
+
+    A line that is damaged, or that a killed process left half written, is dropped: its work is done again.
 
     Args:
         path: the file; made with its folder when the first result is stored.
@@ -33,8 +36,10 @@ class Cache:
         for line in text.splitlines():
             try:
                 entry = json.loads(line)
-                self.results[entry["key"]] = entry["result"]
-            except (ValueError, KeyError, TypeError):
+                key, result = entry["key"], entry["result"]
+                if entry["sha256"] == _checksum(key, result):
+                    self.results[key] = result
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
 
     def store(self, key: str, about: dict[str, Any], result: Any) -> None:
@@ -46,10 +51,15 @@ class Cache:
             result: anything that JSON can say.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        line = json.dumps({"key": key, **about, "result": result})
+        line = json.dumps({"key": key, **about, "result": result, "sha256": _checksum(key, result)})
+        before, self._ends_cleanly = "" if self._ends_cleanly else "\n", False
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n" if self._ends_cleanly else "\n" + line + "\n")
+            file.write(f"{before}{line}\n")
             file.flush()
             os.fsync(file.fileno())
         self._ends_cleanly = True
         self.results[key] = result
+
+
+def _checksum(key: str, result: Any) -> str:
+    return hashlib.sha256(json.dumps([key, result]).encode()).hexdigest()

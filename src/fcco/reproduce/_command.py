@@ -7,9 +7,11 @@ import os
 import shutil
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fcco._extras import package_of
 from fcco.reproduce._record import command_of, write_records
 from fcco.reproduce._report import NAME, write_page
 from fcco.reproduce._study import CHECKPOINTS, Scale, Study, as_page, as_report, run_study
@@ -21,6 +23,7 @@ STUDIES = {
     "nca": "the paper's figure of neighbourhood components analysis",
     "ap": "the paper's figures and table of average precision on CIFAR",
 }
+NEEDED = ("matplotlib", "numba", "PIL", "scipy", "sklearn", "threadpoolctl")
 EXAMPLES = """examples:
   fcco reproduce quick
   fcco reproduce theory --quick
@@ -65,15 +68,28 @@ def run(arguments: argparse.Namespace) -> str:
 
     Raises:
         ValueError: an option outside its range.
+        ImportError: a package of the extra ``reproduce`` is missing.
+        OSError: data are missing, or a file cannot be written.
     """
+    _check_packages()
     study = load(arguments.study)
     scale = _scale(arguments, study)
     experiments = study.experiments(scale.name, arguments.only, arguments.config)
     out = arguments.out or Path("results") / "-".join(_words(arguments, scale))
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {out}")
+    if arguments.docs is not None and (arguments.docs.is_dir() or not arguments.docs.suffix):
+        raise ValueError(f"--docs must be a Markdown file, such as docs/{study.name}.md, got {arguments.docs}")
     if arguments.fresh:
         (out / "cache.jsonl").unlink(missing_ok=True)
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-    findings = run_study(experiments, scale, out, workers=arguments.workers, progress=sys.stderr)
+    try:
+        findings = run_study(experiments, scale, out, workers=arguments.workers, progress=sys.stderr)
+    except KeyboardInterrupt:
+        kept = f"; finished work is kept in {out}, and the same command continues from there"
+        raise KeyboardInterrupt(kept) from None
+    write_records(study, experiments, findings, scale, out, command=command_of(arguments))
+    page = write_page([out], out / NAME)
     if arguments.docs is not None:
         folder = arguments.docs.with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,8 +97,14 @@ def run(arguments: argparse.Namespace) -> str:
             for ending in ("csv", "png"):
                 shutil.copy(out / f"{experiment.stem}.{ending}", folder)
         arguments.docs.write_text(as_page(study, scale, experiments, findings, folder.name), encoding="utf-8")
-    write_records(study, experiments, findings, scale, out, command=command_of(arguments))
-    return f"{as_report(experiments, findings)}\n\nreport: {write_page([out], out / NAME)}"
+    return f"{as_report(experiments, findings)}\n\nreport: {page}"
+
+
+def _check_packages() -> None:
+    """Refuse now what would fail after hours of work, when the figures are drawn."""
+    missing = [package_of(module) for module in NEEDED if find_spec(module) is None]
+    if missing:
+        raise ImportError(f"experiments need {', '.join(missing)}: pip install 'fcco[reproduce]'")
 
 
 def load(name: str) -> Study:

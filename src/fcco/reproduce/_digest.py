@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
 LIBRARY = "fcco"
+_Place = tuple[str, str]  # a module and a name in it, "" for all of it
 _WITH_BODY = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -43,8 +44,9 @@ def digest(function: Callable[..., Any]) -> str:
 class _Module:
     """The statements of a file."""
 
+    package: str  # that its relative imports start from
     defined: dict[str, list[ast.stmt]] = field(default_factory=dict)
-    imported: dict[str, tuple[str, str]] = field(default_factory=dict)  # a name: module and name there, "" for itself
+    imported: dict[str, list[_Place]] = field(default_factory=dict)
     others: list[ast.stmt] = field(default_factory=list)
 
 
@@ -67,32 +69,33 @@ class _Trail:
             self._enter(module, name, content.defined[name])
         elif self._read(f"{module}.{name}") is not None:
             self.follow(f"{module}.{name}", "")
-        elif name in content.imported:
-            self.follow(*content.imported[name])
+        for place in content.imported.get(name, ()):
+            self.follow(*place)
         if content.others and (module, "<others>") not in self.seen:
             self._enter(module, "<others>", content.others)
 
     def _enter(self, module: str, name: str, statements: list[ast.stmt]) -> None:
         self.seen[module, name] = " ".join(map(ast.dump, statements))
         for statement in statements:
-            for at in self._names(module, statement):
-                self.follow(*at)
+            for place in self._names(module, statement):
+                self.follow(*place)
 
-    def _names(self, module: str, statement: ast.stmt) -> Iterator[tuple[str, str]]:
+    def _names(self, module: str, statement: ast.stmt) -> Iterator[_Place]:
         """Where the names in a statement are defined; of a module with a dot behind it, only what follows the dot."""
         content = self._read(module)
         assert content is not None
-        imported = {**content.imported, **dict(_imports(statement))}
-        dotted = set()
+        inside = _imports(statement, content.package)
+        imported, dotted = {**content.imported, **inside}, set()
         for node in ast.walk(statement):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported:
-                target = ".".join(filter(None, imported[node.value.id]))
-                if self._read(target) is not None:
-                    dotted.add(node.value)
-                    yield target, node.attr
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                for place in imported.get(node.value.id, ()):
+                    target = ".".join(filter(None, place))
+                    if self._read(target) is not None:
+                        dotted.add(node.value)
+                        yield target, node.attr
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and node not in dotted:
-                yield imported.get(node.id, (module, node.id))
+                yield from inside.get(node.id, [(module, node.id)])
 
     def _read(self, module: str) -> _Module | None:
         """The content of a module of the packages; None for what is no such module."""
@@ -103,17 +106,22 @@ class _Trail:
             origin = getattr(find_spec(module), "origin", None) if loaded is None else getattr(loaded, "__file__", None)
         except (ImportError, ValueError):
             return None
-        return _parse(origin) if origin is not None and origin.endswith(".py") else None
+        if origin is None or not origin.endswith(".py"):
+            return None
+        return _parse(origin, module if Path(origin).stem == "__init__" else module.rpartition(".")[0])
 
 
 @cache
-def _parse(path: str) -> _Module:
-    found = _Module()
+def _parse(path: str, package: str) -> _Module:
+    found = _Module(package)
     for statement in ast.parse(Path(path).read_text(encoding="utf-8")).body:
         names = list(_defined(statement))
+        if not isinstance(statement, _WITH_BODY):  # whose imports are their own
+            for name, places in _imports(statement, package).items():
+                found.imported.setdefault(name, []).extend(places)
         if isinstance(statement, ast.Import | ast.ImportFrom):
-            found.imported.update(_imports(statement))
-        elif names:
+            continue
+        if names:
             for name in names:
                 found.defined.setdefault(name, []).append(_without_docstrings(statement))
         elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
@@ -135,12 +143,16 @@ def _defined(statement: ast.stmt) -> Iterator[str]:
         yield from (n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
-def _imports(statement: ast.stmt) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Names that a statement imports, and from where; this library has no relative imports."""
+def _imports(statement: ast.stmt, package: str) -> dict[str, list[_Place]]:
+    """Names that a statement imports, and from where: more than one place if it tries them in turn."""
+    found: dict[str, list[_Place]] = {}
     for node in ast.walk(statement):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound = alias.name if alias.asname else alias.name.split(".")[0]
-                yield alias.asname or bound, (bound, "")
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield from ((alias.asname or alias.name, (node.module or "", alias.name)) for alias in node.names)
+                found.setdefault(alias.asname or bound, []).append((bound, ""))
+        elif isinstance(node, ast.ImportFrom):
+            source = resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                found.setdefault(alias.asname or alias.name, []).append((source, alias.name))
+    return found

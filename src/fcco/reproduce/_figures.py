@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from fcco._extras import import_extra
+
 # Okabe and Ito's palette, without its yellow, which white paper swallows; and a marker and dashes for each.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)), (0, (1, 1)), "-")
+# A method looks the same in every figure, whichever others are in it.
+METHODS = {"BSGD": 0, "SOAP": 1, "MOAP": 2, "SOX": 3, "SCGD": 4, "NASA": 5, "in-batch AP": 4, "cross entropy": 5}
 
 
-def style(k: int, *, marker: bool = True) -> dict[str, Any]:
-    """How the k-th line of a figure looks."""
-    k %= len(COLOURS)
+def style(line: int | str, *, marker: bool = True) -> dict[str, Any]:
+    """How a line looks, by its number in the figure or, if it shows a method, by the method's name."""
+    k = (METHODS[line] if isinstance(line, str) else line) % len(COLOURS)
     look: dict[str, Any] = {"color": COLOURS[k], "linestyle": DASHES[k], "linewidth": 1.4}
     return {**look, "marker": MARKERS[k], "markersize": 4} if marker else look
 
@@ -28,28 +32,39 @@ def new_figure(panels: int = 1, *, width: float = 3.6, height: float = 3.0) -> t
     Raises:
         ImportError: matplotlib is not installed.
     """
-    try:
-        # Without pyplot: no window system, and no state that outlives the figure.
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'fcco[reproduce]'") from error
-    figure = Figure(figsize=(width * panels + 0.4, height), layout="constrained")
+    # Without pyplot: no window system, and no state that outlives the figure.
+    new = import_extra("matplotlib.figure", "a figure").Figure
+    figure = new(figsize=(width * panels + 0.4, height), layout="constrained")
     return figure, list(np.atleast_1d(figure.subplots(1, panels)))
 
 
 def band(
-    ax: Any, x: Sequence[float], runs: Any, label: str, k: int, *, marker: bool = False, above_zero: bool = False
+    ax: Any,
+    x: Sequence[float],
+    runs: Any,
+    label: str,
+    line: int | str,
+    *,
+    marker: bool = False,
+    above_zero: bool = False,
 ) -> None:
     """The mean of ``runs`` [seeds, points] over seeds, in a band of two standard errors.
 
-    ``above_zero`` is for log axes, which have no place for a band that reaches below 0: it ends at a tenth of the mean.
+    ``line`` is as in :func:`style`. ``above_zero`` is for log axes, which have no place for a band that reaches below
+    0: it ends at a tenth of the mean.
     """
     values = np.asarray(runs, dtype=float)
     mean = values.mean(axis=0)
     error = 2 * values.std(axis=0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.zeros_like(mean)
-    ax.plot(x, mean, label=label, **style(k, marker=marker))
+    look = style(line, marker=marker)
+    ax.plot(x, mean, label=label, **look)
     low = np.maximum(mean - error, mean / 10) if above_zero else mean - error
-    ax.fill_between(x, low, mean + error, color=COLOURS[k % len(COLOURS)], alpha=0.2, linewidth=0)
+    ax.fill_between(x, low, mean + error, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def note_divergence(ax: Any, method: str) -> None:
+    """Say in the legend why a method has no line."""
+    ax.plot([], [], label=f"{method}: diverged", **style(method, marker=False))
 
 
 def slope(ax: Any, x: Sequence[float], anchor: float, exponent: float, label: str) -> None:
@@ -75,8 +90,7 @@ def finish(ax: Any, x: str, y: str, title: str = "", *, log: str = "") -> None:
 
 def save(figure: Any, path: Path, dpi: int = 100) -> None:
     """Write a PNG of few colours and no metadata: small, and equal figures are equal files."""
-    from PIL import Image
-
+    image = import_extra("PIL.Image", "a figure")
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi)
-    Image.open(drawn).convert("RGB").quantize(256).save(path, optimize=True)
+    image.open(drawn).convert("RGB").quantize(256).save(path, optimize=True)

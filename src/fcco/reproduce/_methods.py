@@ -64,6 +64,15 @@ def as_tuned(method: str, *, lr: float, gamma: float, batch: int, decay: float) 
     return Setting(method.lower(), lr, gamma, METHODS[method].beta(), batch, decay)
 
 
+def data_shown(name: str, data: str) -> str:
+    """The name of the data behind an experiment, and if they stand in for those of the paper, of both.
+
+    >>> data_shown("covtype", "covtype"), data_shown("covtype", "breast cancer")
+    ('covtype', 'breast cancer in place of covtype')
+    """
+    return name if name == data else f"{data} in place of {name}"
+
+
 def rates(published: dict[str, Any]) -> dict[str, Any]:
     """The rates among what a settings file has as published: lr, gamma and beta."""
     return {key: published[key] for key in ("lr", "gamma", "beta")}

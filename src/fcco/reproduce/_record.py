@@ -8,7 +8,7 @@ import platform
 import shlex
 import subprocess
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +16,16 @@ from typing import Any
 
 from fcco.reproduce._study import ROMAN, Experiment, Finding, Scale, Study
 
+FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("study.name", "study.title", "study.introduction"), str),
+    **dict.fromkeys(("stem", "key", "claim", "method", "verdict", "run.command", "run.date"), str),
+    "place": int,
+    "holds": bool | None,
+    "rows": list,
+    "run.seeds": int,
+    "run.quick": bool,
+    "run.environment": dict,
+}
 PACKAGES = ("fcco", "torch", "numpy", "scipy", "scikit-learn", "numba", "matplotlib")
 
 
@@ -108,7 +118,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     """The records of a folder, in the order of the study.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or one is damaged.
     """
     records = [_read(path) for path in sorted(folder.glob("*.json"))]
     found = [record for record in records if record is not None]
@@ -121,6 +131,27 @@ def _read(path: Path) -> dict[str, Any] | None:
     """A record; None for a JSON file of something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    return content if isinstance(content, dict) and {"study", "place", "stem", "rows", "run"} <= set(content) else None
+    if not isinstance(content, dict) or not {"study", "place", "stem", "rows", "run"} <= set(content):
+        return None
+    flaw = next(_flaws(content), None)
+    if flaw is not None:
+        raise ValueError(f"{path} is damaged: its {flaw} is missing, or is not what fcco reproduce writes")
+    return content
+
+
+def _flaws(record: dict[str, Any]) -> Iterator[str]:
+    for name, kind in FIELDS.items():
+        value: Any = record
+        for part in name.split("."):
+            value = value.get(part, ...) if isinstance(value, dict) else ...
+        if not isinstance(value, kind):
+            yield name
+    if not all(isinstance(row, dict) for row in record["rows"]):
+        yield "rows"
+    if not all(isinstance(value, str) for value in record["run"]["environment"].values()):
+        yield "run.environment"
+    # The figure is read from beside the record, and from nowhere else.
+    if Path(record["stem"]).name != record["stem"]:
+        yield "stem"

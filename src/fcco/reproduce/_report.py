@@ -51,7 +51,12 @@ def run(arguments: argparse.Namespace) -> str:
     folders: list[Path] = arguments.folders or _all_results(Path("results"))
     if arguments.results is not None:
         records = [record for folder in folders for record in read_records(folder)]
-        arguments.results.write_text(as_results(records, "fcco report --results RESULTS.md"), encoding="utf-8")
+        try:
+            text = as_results(records, "fcco report --results RESULTS.md")
+        except (LookupError, TypeError, ValueError) as error:
+            where = ", ".join(map(str, folders))
+            raise ValueError(f"a table in {where} is not complete ({error!r}): run fcco reproduce again") from error
+        arguments.results.write_text(text, encoding="utf-8")
         return f"results: {arguments.results}"
     page = arguments.out or (folders[0] if len(folders) == 1 else Path("results")) / NAME
     return f"report: {write_page(folders, page)}"

@@ -56,7 +56,7 @@ def _runs(records: Sequence[Record]) -> str:
             rows.append(
                 {"command": f"`{asked}`", "scale": run.get("scale") or "default", "seeds": run["seeds"]}
                 | {"date": run["date"][:10], "commit": found.get("commit"), "PyTorch": found.get("torch")}
-                | {"CPU": found["CPU"]}
+                | {"CPU": found.get("CPU")}
             )
     return as_markdown(rows) if rows else ""
 

@@ -6,18 +6,22 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
+from fcco._extras import import_extra
 from fcco.reproduce._cache import Cache
 from fcco.reproduce._digest import digest
 
@@ -71,6 +75,7 @@ def run_tasks(
 
     Raises:
         ValueError: ``workers`` is not positive.
+        ChildProcessError: a worker was killed.
 
     >>> run_tasks([Task(round, {"number": 0.7}), Task(round, {"number": 5.2})])
     [1, 5]
@@ -82,53 +87,74 @@ def run_tasks(
     keys = [task.key for task in tasks]
     missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in done}
     bar = _Progress(progress, total=len(missing), cost=sum(task.cost for task in missing.values()))
-    for key, result in _compute(missing, workers):
-        done[key] = result
-        if store is not None:
-            store.store(key, {"task": missing[key].name, "settings": missing[key].settings}, result)
-        bar.add(missing[key].cost)
+    with closing(bar), closing(_compute(missing, workers)) as results:
+        for key, result in results:
+            done[key] = result
+            if store is not None:
+                store.store(key, {"task": missing[key].name, "settings": missing[key].settings}, result)
+            bar.add(missing[key].cost)
     return [done[key] for key in keys]
 
 
-def _compute(tasks: dict[str, Task], workers: int) -> Iterator[tuple[str, Any]]:
-    """Keys and results as they are finished."""
+def _compute(tasks: dict[str, Task], workers: int) -> Generator[tuple[str, Any]]:
+    """Keys and results as they are finished; workers that are still busy when it is closed are ended."""
     longest_first = sorted(tasks.items(), key=lambda item: -item[1].cost)
     if workers == 1 or len(tasks) < 2:
         yield from ((key, task.run()) for key, task in longest_first)
         return
     # Spawned, since a fork of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_end_with_parent)
-    with pool:
-        futures = {pool.submit(task.run): key for key, task in longest_first}
+    theirs, ours = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with, initargs=(theirs,))
+    with theirs, ours:
         try:
+            with _interrupts_held():
+                futures = {pool.submit(task.run): key for key, task in longest_first}
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "a worker was killed, perhaps for lack of memory: finished work is kept, try fewer --workers"
+            ) from None
+        except BaseException:
+            ours.close()
+            raise
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
 
-def _end_with_parent() -> None:
-    """Leave no worker behind when the parent is killed."""
-    parent = multiprocessing.parent_process()
+def _end_with(parent: Connection) -> None:
+    """End this process, whatever it does, once the other end of the pipe is closed or its process has ended."""
 
     def watch() -> None:
-        if parent is not None:
-            wait([parent.sentinel])
-            os._exit(1)
+        with suppress(EOFError, OSError):
+            parent.recv()
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back: processes that are started meanwhile never see it, though a terminal sends it to them too."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _one_thread() -> Iterator[None]:
     """Of PyTorch and of BLAS: workers share the cores, and sums come out the same on any machine."""
-    from threadpoolctl import threadpool_limits
-
+    limits = import_extra("threadpoolctl", "an experiment").threadpool_limits
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):
+        with limits(1):
             yield
     finally:
         torch.set_num_threads(before)
@@ -148,6 +174,11 @@ class _Progress:
         self.count += 1
         self.spent += cost
         self._write()
+
+    def close(self) -> None:
+        """Leave the line of a bar that did not come to its end."""
+        if self.stream is not None and self.stream.isatty() and self.count < self.total:
+            self.stream.write("\n")
 
     def _write(self) -> None:
         if self.stream is None:

@@ -188,7 +188,7 @@ def as_page(
     study: Study, scale: Scale, experiments: Sequence[Experiment], findings: Sequence[Finding], folder: str
 ) -> str:
     """The Markdown page, with the figures and CSV files in ``folder``, relative to the page."""
-    parts = [f"# {study.title}", study.introduction.format(seeds=scale.seeds)]
+    parts = [f"# {study.title}", study.introduction.replace("{seeds}", str(scale.seeds))]
     if scale.quick:
         parts.append("This is the quick form, to see that everything works. It is no evidence.")
     for experiment, finding in zip(experiments, findings, strict=True):

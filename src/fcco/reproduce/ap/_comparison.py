@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fcco.reproduce._config import Settings
-from fcco.reproduce._figures import COLOURS, MARKERS, finish, new_figure
+from fcco.reproduce._figures import finish, new_figure, style
 from fcco.reproduce._methods import AS_PUBLISHED, TUNED, grid
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
@@ -160,10 +160,10 @@ def draw(results: list[Any], settings: Settings) -> Any:
 
 def _draw_tests(ax: Any, shown: dict[str, list[Result]], data: str) -> None:
     """A mark for every seed, and a line at the mean."""
-    for k, runs in enumerate(shown.values()):
-        values = [run["test AP"] for run in runs]
-        ax.plot(values, [k] * len(values), linestyle="", marker=MARKERS[k], color=COLOURS[k], markersize=5, alpha=0.7)
-        ax.plot([np.mean(values)] * 2, [k - 0.3, k + 0.3], color=COLOURS[k], linewidth=2)
+    for k, (method, runs) in enumerate(shown.items()):
+        values, look = [run["test AP"] for run in runs], style(method)
+        ax.plot(values, [k] * len(values), **{**look, "linestyle": "", "markersize": 5, "alpha": 0.7})
+        ax.plot([np.mean(values)] * 2, [k - 0.3, k + 0.3], color=look["color"], linewidth=2)
         ax.text(np.mean(values), k + 0.34, f"{np.mean(values):.3f}", ha="center", va="bottom", fontsize=7)
     ax.set_yticks(range(len(shown)), list(shown), fontsize=8)
     ax.set_ylim(-0.6, len(shown) - 0.2)

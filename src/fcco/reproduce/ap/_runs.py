@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fcco.reproduce._config import Settings
-from fcco.reproduce._figures import band, finish
+from fcco.reproduce._figures import METHODS, band, finish
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Scale
 from fcco.reproduce._tables import Row
@@ -110,9 +110,10 @@ def draw_curves(axes: Sequence[Any], labelled: dict[str, list[Result]], title: s
     """Train loss and train AP by iterations, on two panels, of which the first has the legend of both."""
     for ax, key in zip(axes, ("train loss", "train AP"), strict=True):
         for k, (label, runs) in enumerate(labelled.items()):
+            line = label if label in METHODS else k
             if any(not run["diverged"] for run in runs):
                 # A name that begins with an underscore is in no legend.
-                band(ax, steps(runs), curves(runs, key), label if ax is axes[0] else f"_{label}", k)
+                band(ax, steps(runs), curves(runs, key), label if ax is axes[0] else f"_{label}", line)
         finish(ax, "iterations", key, title)
 
 

@@ -11,7 +11,17 @@ import numpy as np
 
 from fcco.reproduce._config import Settings
 from fcco.reproduce._figures import band, finish, new_figure
-from fcco.reproduce._methods import AS_PUBLISHED, EXACT, SAME_STEPS, TUNED, Setting, as_published, as_tuned, rates
+from fcco.reproduce._methods import (
+    AS_PUBLISHED,
+    EXACT,
+    SAME_STEPS,
+    TUNED,
+    Setting,
+    as_published,
+    as_tuned,
+    data_shown,
+    rates,
+)
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
 from fcco.reproduce._tables import Row
@@ -129,9 +139,9 @@ def draw(results: list[Any]) -> Any:
     exact = [-result["losses"][0][-1] for result in results if result["block"] == EXACT]
     ends = []
     for ax, block in zip(axes, (AS_PUBLISHED, TUNED), strict=True):
-        for k, result in enumerate(r for r in results if r["block"] == block):
+        for result in (r for r in results if r["block"] == block):
             runs = -np.array(result["losses"], dtype=float)[:, 1:]
-            band(ax, result["at"][1:], runs, result["method"], k)
+            band(ax, result["at"][1:], runs, result["method"], result["method"])
             ends.append(runs.mean(axis=0))
         for level in exact:
             ax.axhline(level, color="0.2", linestyle=":", linewidth=1.6, label="full batch, L-BFGS")
@@ -152,7 +162,7 @@ def experiment(settings: Settings) -> Experiment:
     return Experiment(
         key=settings["key"],
         name=settings["name"],
-        claim=f"{settings['name']}: the paper's figure",
+        claim=f"{data_shown(settings['name'], settings['data'])}: the paper's figure",
         method=method + (SUBSET_METHOD if settings["data"] == "sensorless" else ""),
         tasks=partial(tasks, settings=settings),
         judge=partial(judge, settings=settings),

@@ -14,8 +14,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from fcco.estimators._compile import njit
 from fcco.estimators._kernels import Array, _Rate, _step_row
 from fcco.estimators._nca_kernel import (
     Room,

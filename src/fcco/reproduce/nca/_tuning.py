@@ -22,6 +22,6 @@ def tune(
     pairs, part = grid(method, lr=lr, gamma=gamma), hold_out(split)
     settings = [as_tuned(method, lr=step, gamma=rate, **fixed) for step, rate in pairs]
     runs = [descend(part, setting, width=width, seed=seed, steps=steps, every=steps) for setting in settings]
-    losses = np.array([run.losses[-1] for run in runs])
-    best = int(np.nanargmin(losses))
-    return {"lr": pairs[best][0], "gamma": pairs[best][1], "tried": len(pairs), "lost": int(np.isnan(losses).sum())}
+    losses = np.nan_to_num([run.losses[-1] for run in runs], nan=np.inf)
+    best = int(np.argmin(losses))
+    return {"lr": pairs[best][0], "gamma": pairs[best][1], "tried": len(pairs), "lost": int(np.isinf(losses).sum())}

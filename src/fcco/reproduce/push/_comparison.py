@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fcco.reproduce._config import Settings
-from fcco.reproduce._figures import band, finish, new_figure
+from fcco.reproduce._figures import band, finish, new_figure, note_divergence
 from fcco.reproduce._methods import (
     AS_PUBLISHED,
     EXACT,
@@ -20,6 +20,7 @@ from fcco.reproduce._methods import (
     Setting,
     as_published,
     as_tuned,
+    data_shown,
     rates,
 )
 from fcco.reproduce._runner import Task
@@ -164,16 +165,12 @@ def draw(results: list[Any], settings: Settings) -> Any:
     optimum, boosting = levels[_exact_name(settings["exact_decays"][0])], levels["BS-PnP"]
     figure, axes = new_figure(4, width=3.2)
     for ax, block in zip(axes, (AS_PUBLISHED, *TUNED), strict=True):
-        shown = [run for run in runs if run["block"] == block and len(run["losses"][0]) > 1 and len(curves(run))]
-        for k, run in enumerate(shown):
-            band(
-                ax,
-                [run["every"] * i for i in range(len(run["losses"][0]))],
-                curves(run),
-                run["method"],
-                k,
-                above_zero=True,
-            )
+        for run in (run for run in runs if run["block"] == block and len(run["losses"][0]) > 1):
+            method, x = run["method"], [run["every"] * i for i in range(len(run["losses"][0]))]
+            if len(curves(run)):
+                band(ax, x, curves(run), method, method, above_zero=True)
+            else:
+                note_divergence(ax, method)
         ax.axhline(boosting, color="0.6", linestyle=(0, (1, 1)), linewidth=1.2, label="BS-PnP")
         ax.axhline(optimum, color="0.2", linestyle=":", linewidth=1.6, label="exact optimum")
         # Random weights begin up to hundreds of times higher.
@@ -192,7 +189,7 @@ def experiment(settings: Settings) -> Experiment:
     return Experiment(
         key=settings["key"],
         name=settings["name"],
-        claim=f"{settings['name']}: the paper's table",
+        claim=f"{data_shown(settings['name'], settings['data'])}: the paper's table",
         method=METHOD.format(lr=tuning["lr"], gamma=tuning["gamma"], seeds=len(tuning["seeds"])),
         tasks=partial(tasks, settings=settings),
         judge=partial(judge, settings=settings),

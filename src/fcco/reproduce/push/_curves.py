@@ -11,7 +11,7 @@ import numpy as np
 
 from fcco.reproduce._config import Settings
 from fcco.reproduce._figures import band, finish, new_figure
-from fcco.reproduce._methods import Setting, as_published, rates
+from fcco.reproduce._methods import Setting, as_published, data_shown, rates
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
 from fcco.reproduce._tables import Row
@@ -61,34 +61,38 @@ def gamma_tasks(scale: Scale, settings: Settings) -> list[Task]:
     ]
 
 
-def _names(results: list[Any]) -> list[str]:
-    return list(dict.fromkeys(result["name"] for result in results))
+def _names(results: list[Any]) -> dict[str, str]:
+    """What to call the data behind each of the paper's sets."""
+    return {result["name"]: data_shown(result["name"], result["data"]) for result in results}
 
 
-def _reached(result: dict[str, Any], level: float) -> int | None:
-    """The first iteration at which the mean loss is at most ``level``."""
-    below = np.flatnonzero(curves(result).mean(axis=0) <= level)
-    return int(result["every"] * below[0]) if len(below) else None
+def _reached(result: dict[str, Any], level: float | None) -> int | None:
+    """The first iteration at which the mean loss is at most ``level``; None if all runs diverged."""
+    losses = curves(result)
+    return int(result["every"] * np.flatnonzero(losses.mean(axis=0) <= level)[0]) if len(losses) else None
+
+
+def _needed(row: Row) -> str:
+    count = row["iterations to it"]
+    return f"{'divergence' if count is None else f'{count:,}'} (B = {row['B']})"
 
 
 def judge_batches(results: list[Any]) -> Finding:
     """Iterations until the mean loss is the highest of those at the end."""
     rows, fewer, parts = [], True, []
-    for name in _names(results):
-        mine = [result for result in results if result["name"] == name and len(curves(result))]
-        level = max(summary(result)["test loss"] for result in mine)
+    for name, shown in _names(results).items():
+        mine = [result for result in results if result["name"] == name]
+        level = max((summary(result)["test loss"] for result in mine if len(curves(result))), default=None)
         some = [
             {"data": result["data"], "B": 2 * result["batch"], **summary(result), "level": level}
             | {"iterations to it": _reached(result, level)}
             for result in mine
         ]
-        needed = [row["iterations to it"] or 0 for row in some]
-        fewer = (
-            fewer and len(mine) == sum(r["name"] == name for r in results) and all(a >= b for a, b in pairwise(needed))
-        )
-        parts.append(f"{name} " + ", ".join(f"{row['iterations to it']:,} (B = {row['B']})" for row in some))
+        needed = [row["iterations to it"] for row in some]
+        fewer = fewer and None not in needed and all(a >= b for a, b in pairwise(needed))
+        parts.append(f"{shown} " + ", ".join(_needed(row) for row in some))
         rows += some
-    lost, runs = sum(row["diverged"] for row in rows), len(rows) * len(results[0]["losses"])
+    lost, runs = sum(row["diverged"] for row in rows), sum(len(result["losses"]) for result in results)
     text = (
         f"Iterations to the highest of the final losses: {'; '.join(parts)}. {lost} of {runs} runs diverge from the "
         "authors' weights, and means are over the others. Iterations are not work: with twice the batch each costs "
@@ -101,12 +105,12 @@ def judge_gammas(results: list[Any]) -> Finding:
     """The loss at the end by gamma."""
     rows = [{"data": r["data"], "start": r["start"], "gamma": r["gamma"], **summary(r)} for r in results]
     parts, holds = [], True
-    for name in _names(results):
+    for name, shown in _names(results).items():
         for start in STARTS:
             found = {r["gamma"]: summary(r) for r in results if (r["name"], r["start"]) == (name, start)}
             best = _best(found)
             holds = holds and (start == STARTS[1] or best != 1.0)
-            parts.append(f"{name}, {start}: {_sentence(found, best)}")
+            parts.append(f"{shown}, {start}: {_sentence(found, best)}")
     return Finding(rows, holds, " ".join(parts))
 
 
@@ -138,19 +142,19 @@ def _sentence(found: dict[float, Row], best: float | None) -> str:
 def draw_batches(results: list[Any]) -> Any:
     """A panel for every data set."""
     figure, axes = new_figure(len(_names(results)), width=4.2)
-    for ax, name in zip(axes, _names(results), strict=True):
+    for ax, (name, shown) in zip(axes, _names(results).items(), strict=True):
         _lines(ax, {f"B = {2 * r['batch']}": r for r in results if r["name"] == name})
-        finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"SOX on {name}")
+        finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"SOX on {shown}")
     return figure
 
 
 def draw_gammas(results: list[Any]) -> Any:
     """A panel for every data set and start."""
-    panels = [(name, start) for name in _names(results) for start in STARTS]
+    panels = [(*names, start) for names in _names(results).items() for start in STARTS]
     figure, axes = new_figure(len(panels), width=3.2)
-    for ax, panel in zip(axes, panels, strict=True):
-        _lines(ax, {f"gamma = {r['gamma']}": r for r in results if (r["name"], r["start"]) == panel})
-        finish(ax, "iterations", "test loss" if ax is axes[0] else "", "SOX on {}, {}".format(*panel))
+    for ax, (name, shown, start) in zip(axes, panels, strict=True):
+        _lines(ax, {f"gamma = {r['gamma']}": r for r in results if (r["name"], r["start"]) == (name, start)})
+        finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"SOX on {shown}, {start}")
     return figure
 
 
@@ -164,7 +168,8 @@ def _lines(ax: Any, labelled: dict[str, dict[str, Any]]) -> None:
             x, name = [result["every"] * i for i in range(points)], label + (f" ({lost} diverge)" if lost else "")
             band(ax, x, losses, name, k, above_zero=True)
             shown += losses[:, points // 10 :].mean(axis=0).tolist()
-    ax.set_ylim(0.97 * min(shown), 1.05 * max(shown))
+    if shown:
+        ax.set_ylim(0.97 * min(shown), 1.05 * max(shown))
 
 
 def batches(settings: Settings) -> Experiment:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fcco.reproduce._config import Settings
-from fcco.reproduce._figures import band, finish, new_figure, style
+from fcco.reproduce._figures import band, finish, new_figure, note_divergence
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
 from fcco.reproduce._tables import Row
@@ -161,14 +161,13 @@ def draw(results: list[Any]) -> Any:
     figure, axes = new_figure(len(batches), width=4.4, height=3.4)
     for ax, batch in zip(axes, batches, strict=True):
         for result in (r for r in runs if r["batch"] == batch):
-            k = ORDER.index(result["method"])
             if any(value is None for point in result["values"] for value in point):
-                ax.plot([], [], label=f"{result['method']}: diverged", **style(k, marker=False))
+                note_divergence(ax, result["method"])
                 continue
             # Nothing is below the minimum but for rounding, and a log axis ends above 0.
             excess = [[max(v - exact["minimum"], 1e-6) for v in point] for point in result["values"]]
             by_seed = [list(seed) for seed in zip(*excess, strict=True)]
-            band(ax, result["at"], by_seed, result["method"], k, above_zero=True)
+            band(ax, result["at"], by_seed, result["method"], result["method"], above_zero=True)
         finish(ax, "steps", "F(w) - minimum" if ax is axes[0] else "", f"{batch} + {batch} rows a step", log="y")
     return figure
 

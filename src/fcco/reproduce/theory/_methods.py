@@ -10,7 +10,7 @@ import numpy as np
 
 from fcco import METHODS
 from fcco.reproduce._config import Settings
-from fcco.reproduce._figures import band, finish, new_figure, style
+from fcco.reproduce._figures import band, finish, new_figure, note_divergence
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
 from fcco.reproduce.theory._replicas import Replicas
@@ -141,11 +141,12 @@ def draw(results: list[Any]) -> Any:
     """A panel for every problem."""
     figure, axes = new_figure(len(PROBLEMS), width=2.7)
     for ax, problem in zip(axes, PROBLEMS, strict=True):
-        for k, result in enumerate(r for r in results if r["problem"] == problem):
+        for result in (r for r in results if r["problem"] == problem):
+            method = result["method"]
             if result["at"] is None:
-                ax.plot([], [], label=f"{result['method']}: diverged", **style(k, marker=False))
+                note_divergence(ax, method)
             else:
-                band(ax, result["at"], np.array(result["excess"]).T, result["method"], k, above_zero=True)
+                band(ax, result["at"], np.array(result["excess"]).T, method, method, above_zero=True)
         finish(ax, "inner evaluations", "F(w) - F*" if ax is axes[0] else "", problem, log="y")
     return figure
 

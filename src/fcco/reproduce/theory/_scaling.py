@@ -6,6 +6,8 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from fcco.reproduce._config import Settings
 from fcco.reproduce._figures import COLOURS, finish, new_figure, slope, style
 from fcco.reproduce._runner import Task
@@ -87,7 +89,8 @@ def _row(results: list[Any], size: str) -> Row:
 def judge(results: list[Any]) -> Finding:
     """Fitted exponents next to the predicted ones."""
     rows = [_row(results, size) for size in PREDICTED]
-    off = max(abs(row["fitted exponent"] - row["predicted exponent"]) for row in rows)
+    # NumPy's, which passes on what is no number.
+    off = float(np.max([abs(row["fitted exponent"] - row["predicted exponent"]) for row in rows]))
     chosen = [result for size in PREDICTED for result in _series(results, size)]
     shares = [result["mean"] / result["theorem"] for result in chosen if result["mean"]]
     text = (

@@ -13,6 +13,7 @@ from fcco.reproduce._config import Settings
 from fcco.reproduce._figures import COLOURS, finish, new_figure, style
 from fcco.reproduce._runner import Task
 from fcco.reproduce._study import Experiment, Finding, Scale
+from fcco.reproduce._tables import cell
 from fcco.reproduce.theory._iterations import STEP_FACTOR, iterations, spread
 from fcco.reproduce.theory._replicas import Replicas
 from fcco.solvers.problems import pseudo_huber
@@ -86,14 +87,17 @@ def judge(results: list[Any]) -> Finding:
         )
     fastest = min(rows, key=lambda row: row["steps to epsilon"] or math.inf)
     steepest = min(rows, key=lambda row: row["tuned: |grad F|^2"])
-    near = abs(fastest["B1"] - BUDGET / 2) <= BUDGET / 4
+    arrived = fastest["steps to epsilon"] is not None
+    near = arrived and abs(fastest["B1"] - BUDGET / 2) <= BUDGET / 4
     even = min(rows, key=lambda row: abs(row["B1"] - BUDGET / 2))
     loss = even["tuned: |grad F|^2"] / steepest["tuned: |grad F|^2"]
     compared = "" if even is steepest else f", and that of B1 = {even['B1']} is {loss:.1f} times as large"
+    counts = [cell(row["steps to epsilon"]) or "too many" for row in (fastest, even)]
+    first = f"B1 = {fastest['B1']} of {BUDGET} is fastest ({counts[0]} steps; {counts[1]} at B1 = {even['B1']})"
+    predicted = "as n / (B1 B2) says" if near else f"where n / (B1 B2) is least at B1 = {BUDGET // 2}"
     text = (
-        f"With rates proportional to the theorem's, B1 = {fastest['B1']} of {BUDGET} is fastest "
-        f"({fastest['steps to epsilon']:,} steps; {even['steps to epsilon']:,} at B1 = {even['B1']}), as n / (B1 B2) "
-        f"says. With lr and gamma tuned for every split instead, the smallest gradient after {STEPS} steps is at B1 = "
+        f"With rates proportional to the theorem's, {first if arrived else 'no split arrives'}, {predicted}. With lr "
+        f"and gamma tuned for every split instead, the smallest gradient after {STEPS} steps is at B1 = "
         f"{steepest['B1']}{compared}; the grid is coarse and the curve rough. A step costs B1 B2 inner samples: where "
         "these are what is paid for rather than B1 + B2, n / (B1 B2) prefers no split."
     )
