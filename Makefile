@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-browser lint format bench bench-applications clean
+.PHONY: demo test test-browser fuzz lint format bench bench-applications clean
 
 demo: .venv/.demo
 	$(BIN)/fcco reproduce quick
@@ -16,6 +16,11 @@ test-browser: .venv/.dev
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable \
 		|| command -v chrome || { echo "no browser on PATH" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/reproduce/test_browser.py
+
+# make fuzz MINUTES=20, or HOURS=2
+MINUTES ?= 5
+fuzz: .venv/.dev
+	$(BIN)/python tests/fuzz.py $(if $(HOURS),--hours $(HOURS),--minutes $(MINUTES))
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -3,18 +3,32 @@
 import copy
 import math
 import pickle
-from itertools import combinations
+import re
+from collections import Counter
+from itertools import combinations, islice
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fcco
 from fcco.data import PositiveNegativeSampler
-from fcco.diagnostics import Monitor, advise, exact_inner, gradient_bias, relative_error, row_error
-from fcco.diagnostics._advice import measured_drift
+from fcco.diagnostics import (
+    Advice,
+    GradientError,
+    Monitor,
+    advise,
+    exact_inner,
+    gradient_bias,
+    relative_error,
+    row_error,
+)
+from fcco.diagnostics._advice import _Errors, _share, _share_error, jackknife_error, measured_drift
+from fcco.diagnostics._gradients import Sample
 from fcco.diagnostics._monitor import sum_of_squared_weights
 from fcco.diagnostics._probe import twin
-from fcco.diagnostics._watch import engine_of
+from fcco.diagnostics._watch import Visit, engine_of
 
 
 def batches_of_rows(n=9, steps=12, size=4, seed=0):
@@ -125,6 +139,30 @@ class TestMonitor:
         else:
             assert report["tracking_error"] == pytest.approx(math.sqrt(0.5**2 / (1 + 2**2)))
             assert report["estimate_error"] == pytest.approx(1 / 2)
+
+    def test_errors_leave_out_padding_and_rows_beyond_the_sample(self):
+        asked = []
+
+        def exact(rows):
+            asked.append(rows)
+            return torch.ones(len(rows))
+
+        loss_fn = fcco.CoupledLoss(torch.square, 9)
+        with Monitor(loss_fn, exact, sample=3) as monitor:
+            loss_fn(torch.ones(8, requires_grad=True), torch.arange(8))
+            inner, weight = torch.tensor([2.0, 50.0], requires_grad=True), torch.tensor([1.0, 0.0])
+            loss_fn(inner, torch.tensor([8, 0]), weight=weight)
+        assert monitor.report()["estimate_error"] == pytest.approx(1.0)  # 2 for 1; 50 is padding
+        (rows,) = asked
+        assert len(rows[:-1].unique()) == 3
+        assert rows[-1] == 8
+
+    def test_rows_that_decay_stand_for_no_number_of_estimates(self):
+        for rule, expected in ((fcco.MOAP(0.5), False), (fcco.SOX(0.5), True)):
+            loss_fn = fcco.CoupledLoss(torch.square, 4, rule=rule)
+            with Monitor(loss_fn) as monitor:
+                step(loss_fn, torch.tensor([0, 1]))
+            assert ("averaged" in monitor.report()) is expected
 
     def test_rates(self):
         loss_fn = fcco.CoupledLoss(torch.square, 4, rule=fcco.SOAP(fcco.schedules.Cosine(final=0.2, steps=4)))
@@ -263,6 +301,23 @@ class TestGradients:
         assert errors.perfect.bias == 0
         assert errors.norm == pytest.approx(exact.item())
 
+    def test_all_see_the_same_samples_where_the_forward_pass_draws_some(self):
+        """With f(u) = u a table makes no difference."""
+        w = torch.tensor(0.7, requires_grad=True)
+        loss_fn = fcco.CoupledLoss(lambda u: u, 1, rule=fcco.SOX(0.5))
+
+        def evaluate(loss_fn, rows):
+            return loss_fn((w * (1 + torch.randn(len(rows)))).mean().reshape(1), [0])
+
+        before = torch.get_rng_state()
+        errors = gradient_bias(loss_fn, evaluate, [[0, 1]] * 8, [w], population=range(4), draws=8, exact=lambda: w)
+        assert errors.in_batch == errors.table == errors.perfect
+        assert errors.in_batch.noise > 0
+        torch.set_rng_state(before)
+        assert errors == gradient_bias(
+            loss_fn, evaluate, [[0, 1]] * 8, [w], population=range(4), draws=8, exact=lambda: w
+        )
+
     def test_an_exact_objective_may_be_given(self):
         problem = OneRow(fcco.SOX(0.5))
         twice = gradient_bias(
@@ -318,6 +373,12 @@ class Push:
 
 
 class TestAdvice:
+    def test_padding_has_no_inner_value(self):
+        loss_fn = fcco.CoupledLoss(torch.square, 3)
+        inner, weight = torch.tensor([1.0, 2.0, 3.0], requires_grad=True), torch.tensor([1.0, 0.0, 1.0])
+        g = exact_inner(loss_fn, lambda loss_fn, rows: loss_fn(inner, rows, weight=weight))(torch.arange(3))
+        torch.testing.assert_close(g, torch.tensor([1.0, math.nan, 3.0]), equal_nan=True)
+
     def test_exact_inner_values(self):
         problem = Push(batch=4)
         g = exact_inner(problem.loss_fn, problem.evaluate)(torch.tensor([1, 2, 3]))
@@ -365,6 +426,51 @@ class TestAdvice:
         assert min(still.by_gamma, key=still.by_gamma.get) < min(moving.by_gamma, key=moving.by_gamma.get)
         assert "rows are out of date when they are needed" in str(racing).replace("\n", " ")
 
+    def test_the_gain_is_that_of_the_mean_over_half_of_the_run_but_of_no_more_batches_than_were_looked_at(self):
+        problem = Push(batch=4, positives=10)  # 30 outer rows, two in a batch: 15 steps are a visit of all
+        for visits, steps in ((3, 0.5 * 3 * 15), (1000, 200 / 2)):
+            found = problem.advice(visits=visits, draws=200)
+            assert min(found.table.bias, found.in_batch.bias) > 0  # otherwise steps would not matter
+            with_table, without = ((e.bias**2 + e.noise**2 / steps) for e in (found.table, found.in_batch))
+            assert found.gain == pytest.approx(with_table / without, rel=1e-9)
+            assert found.gain == found.by_gamma[found.gamma]
+
+    def test_rows_get_errors_from_other_batches_than_those_they_meet(self):
+        problem, calls = Push(batch=4), []
+
+        def evaluate(loss_fn, rows):
+            calls.append((type(engine_of(loss_fn).rule), tuple(rows.tolist())))
+            return problem.evaluate(loss_fn, rows)
+
+        batches = [tuple(rows) for rows in islice(problem.sampler, 10)]
+        advise(problem.loss_fn, evaluate, batches, [problem.w], visits=10, draws=10)
+        with_table = {rows for rule, rows in calls if rule is fcco.SOAP}
+        assert with_table == set(batches[5:])
+        in_batch = Counter(rows for rule, rows in calls if rule is fcco.BSGD)
+        assert {rows: in_batch[rows] for rows in batches} == dict.fromkeys(batches, 1)
+
+    @pytest.mark.parametrize("kind", ["plain", "log", "signed"])
+    def test_rows_of_a_run_have_the_errors_that_were_met(self, kind):
+        """After one visit a row is its estimate, but where g is positive not below 5% of g."""
+        n, generator = 200, torch.Generator().manual_seed(0)
+        g = 0.5 + torch.rand(n, generator=generator, dtype=torch.float64)
+        if kind == "signed":
+            g[::2] *= -1
+        factor = (1 + torch.randn(n, generator=generator, dtype=torch.float64)).clamp(min=1e-3)
+        met, log = torch.arange(n // 2), kind == "log"
+        space = torch.log if log else torch.clone
+        yes = torch.ones(n // 2, dtype=torch.bool)
+        visit = Visit(met, space(g * factor)[met], space(g)[met], yes, yes)
+        rows, known = _Errors(space(g), [visit], log, seed=1).table(0.5, drift=0.0, visits=2)
+        assert 0.35 < known.double().mean() < 0.65  # before the second visit half of the rows have had the first
+        floor = 0.05 if kind != "signed" else -math.inf
+        assert (factor[met] < 0.05).any()
+        torch.testing.assert_close(rows[met], space(g * factor.clamp(min=floor))[met])
+        # A row that was not met has the error of another.
+        error = rows[n // 2 :].exp() / g[n // 2 :] if log else rows[n // 2 :] / g[n // 2 :]
+        if kind != "signed":
+            assert torch.cdist(error[:, None], factor[met].clamp(min=0.05)[:, None]).amin(1).max() < 1e-6
+
     @pytest.mark.parametrize("rule", [fcco.BSGD(), fcco.SOAP(fcco.schedules.RunningMean())], ids=str)
     def test_a_loss_without_a_constant_rate_is_told_the_usual_one(self, rule):
         problem = Push(batch=4)
@@ -385,6 +491,88 @@ class TestAdvice:
         assert torch.equal(problem.w, w)
         assert torch.equal(torch.get_rng_state(), random)
         assert problem.loss_fn.table.step == before["coupled.table.step"]
+
+
+def share_of_square_error(generator, batches=2000):
+    """Share and its error, from gradients [batches, 2] with a bias and a noise, with a table and without."""
+    target = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    samples = []
+    for bias, noise in ((0.2, 0.5), (0.5, 1.0)):
+        gradients = target + bias + noise * torch.randn(5, batches // 5, 2, generator=generator, dtype=torch.float64)
+        counts = torch.full((5,), batches / 5, dtype=torch.float64)
+        samples.append(Sample(target, gradients.sum(1), gradients.square().sum((1, 2)), counts))
+    return _share(*samples, steps=20), _share_error(*samples, steps=20)
+
+
+def test_the_jackknife_gives_the_standard_error_of_a_mean():
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0], dtype=torch.float64)
+    others = (values.sum() - values) / (len(values) - 1)
+    assert jackknife_error(others) == pytest.approx((values.std() / math.sqrt(len(values))).item())
+
+
+def test_the_error_of_the_gain_is_its_spread_over_samples():
+    """Three standard errors of the comparison are 14%. Without the factor of the jackknife it would miss by half."""
+    generator = torch.Generator().manual_seed(0)
+    shares, errors = torch.tensor([share_of_square_error(generator) for _ in range(300)]).T
+    assert errors.square().mean().sqrt().item() == pytest.approx(shares.std().item(), rel=0.15)
+
+
+def percents(pattern, text):
+    return [int(value) for value in re.search(pattern, text).groups()]
+
+
+shares = st.floats(0, 5) | st.floats(0.97, 1.03)
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    noise=st.just(0.0) | st.floats(1e-3, 3),
+    ratio=st.floats(0, 12) | st.floats(4.95, 5.05),
+    visits=st.floats(1, 3) | st.floats(1, 200),
+    gain=shares,
+    gain_error=st.floats(0, 0.3),
+)
+def test_what_the_advice_says_follows_from_its_numbers(noise, ratio, visits, gain, gain_error):
+    drift = ratio * noise
+    averages = noise > 0 and round(visits) > 1
+    if not averages:
+        gain, gain_error = 1.0, 0.0  # as advise has it
+    errors = GradientError(0.5, 4.0), GradientError(0.25, 3.0)
+    advice = Advice(0.7, gain, gain_error, noise, drift, True, visits, *errors, {1.0: 1.0})
+    text = str(advice).replace("\n", " ")
+    assert advice.use_table == (averages and 0.2 * drift <= noise)
+    assert ("use gamma = 0.7" in text) is ("should help" in text) is advice.use_table
+    assert ("use rule=fcco.BSGD()" in text) is ("does not help here" in text) is not advice.use_table
+
+    if "about" in text:
+        late, of_batch = percents(r"about (\d+)%.* the error of (\d+)%", text)
+        assert late <= of_batch if advice.use_table else late >= of_batch
+    better, worse = "the table leaves" in text, "the table raises" in text
+    if averages:
+        share, error = percents(r"(\d+)% \(± (\d+)%\)", text)
+        assert better == (share + error < 100)
+        assert worse == (share - error > 100)
+        assert ("no clear difference" in text) is not (better or worse)
+    disagrees = worse if advice.use_table else better
+    assert ("no forecast" in text) is disagrees
+    assert ("later in the run" in text) is (worse and advice.use_table)
+
+
+def test_advice_at_a_stationary_point_has_words_too():
+    nothing = GradientError(math.inf, math.inf)
+    advice = Advice(0.7, math.nan, math.nan, 0.4, 0.1, True, 20, nothing, nothing, {1.0: 1.0})
+    assert "The table should help: use gamma = 0.7" in str(advice)
+    assert "no clear difference" in str(advice).replace("\n", " ")
+
+
+def test_rows_put_into_a_twin_do_not_decay_with_those_of_the_loss():
+    loss_fn = fcco.CoupledLoss(torch.square, 2, rule=fcco.MOAP(0.5))
+    for rows in ([0, 1], [0], [0]):
+        loss_fn(torch.ones(len(rows), requires_grad=True), rows)
+    own, rows = loss_fn.table.read(None, cold=0.0), torch.tensor([5.0, 7.0])
+    assert own[1] < own[0] / 4  # which was not written for two steps
+    assert torch.equal(engine_of(twin(loss_fn, fcco.SOX(0.5), rows)).table.read(None, cold=0.0), rows)
+    assert torch.equal(engine_of(twin(loss_fn)).table.read(None, cold=0.0), own)
 
 
 def test_a_twin_inside_a_model_is_found_and_kept_apart():

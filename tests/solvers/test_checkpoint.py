@@ -297,6 +297,14 @@ def saved_step(checkpoint):
     return torch.load(checkpoint, weights_only=True)["run"]["counters"]["step"]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Presses Ctrl-C, with Python's handler of it: ``nohup`` and ``&`` in a script let processes ignore it."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, inherited)
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_callback_that_raises_loses_nothing(error, tmp_path):
     checkpoint = tmp_path / "run.pt"
@@ -341,11 +349,11 @@ def test_a_problem_that_raises_loses_nothing(fail, tmp_path):
 
 
 @pytest.mark.parametrize(("call", "step"), [(20, 19), (41, 40)])
-def test_ctrl_c_waits_for_the_end_of_the_step(call, step, tmp_path):
+def test_ctrl_c_waits_for_the_end_of_the_step(call, step, tmp_path, ctrl_c):
     checkpoint = tmp_path / "run.pt"
 
     def press(values):
-        signal.raise_signal(signal.SIGINT)
+        ctrl_c()
         return values
 
     handler = signal.getsignal(signal.SIGINT)
@@ -356,12 +364,12 @@ def test_ctrl_c_waits_for_the_end_of_the_step(call, step, tmp_path):
     assert_same(SOLVE(PROBLEM, **RATES, checkpoint=checkpoint), SOLVE(PROBLEM, **RATES))
 
 
-def test_a_second_ctrl_c_does_not_wait(tmp_path):
+def test_a_second_ctrl_c_does_not_wait(tmp_path, ctrl_c):
     """The step it falls into is torn, and the last save is what there is."""
 
     def press(values):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        ctrl_c()
+        ctrl_c()
         return values
 
     with pytest.raises(KeyboardInterrupt):
@@ -370,13 +378,25 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert_same(SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt"), SOLVE(PROBLEM, **RATES))
 
 
-def test_ctrl_c_is_at_once_without_a_checkpoint():
+def test_ctrl_c_is_at_once_without_a_checkpoint(ctrl_c):
     states = []
 
     def press(values):
-        signal.raise_signal(signal.SIGINT)
+        ctrl_c()
         return values
 
     with pytest.raises(KeyboardInterrupt):
         SOLVE(failing_at(20, press), **RATES, callback=states.append)
     assert len(states) == 19
+
+
+def test_a_program_that_handles_ctrl_c_keeps_its_handler(tmp_path, ctrl_c):
+    pressed = []
+
+    def press(values):
+        ctrl_c()
+        return values
+
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    SOLVE(failing_at(20, press), **RATES, checkpoint=tmp_path / "run.pt")
+    assert pressed == [signal.SIGINT]

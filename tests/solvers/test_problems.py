@@ -1,5 +1,8 @@
+import copy
 import math
 import pickle
+import sys
+from dataclasses import fields
 from functools import partial
 
 import pytest
@@ -7,7 +10,7 @@ import torch
 
 import fcco
 from fcco._outer import takes_index
-from fcco.solvers import problems
+from fcco.solvers import Problem, problems
 from fcco.theory import sox, sox_boost
 
 CASES = {
@@ -201,13 +204,34 @@ def test_separable_labels_have_no_optimum():
 def test_they_can_be_pickled(make):
     """So that they can be solved in other processes, and kept."""
     problem = make()
-    copy = pickle.loads(pickle.dumps(problem))
+    kept = pickle.loads(pickle.dumps(problem))
+    assert type(kept) is type(problem)
+    for field in fields(problem):
+        ours, theirs = getattr(problem, field.name), getattr(kept, field.name)
+        if isinstance(ours, torch.Tensor):
+            assert torch.equal(ours, theirs), field.name
+        elif not callable(ours):
+            assert ours == theirs, field.name
     w = problem.start + 0.1
-    assert torch.equal(copy.value(w), problem.value(w))
-    assert torch.equal(copy.exact_inner(w), problem.exact_inner(w))
+    assert torch.equal(kept.value(w), problem.value(w))
+    assert torch.equal(kept.exact_inner(w), problem.exact_inner(w))
     rates = {"lr": 1e-3, "beta": 0.5, "gamma": 0.5, "steps": 3}
-    first, second = (fcco.solve(p, **rates) for p in (problem, copy))
+    first, second = (fcco.solve(p, **rates) for p in (problem, kept))
     assert torch.equal(first.weights, second.weights)
-    assert problem == problem
-    assert problem != copy
-    assert first != second
+
+
+def test_problems_states_and_solutions_are_equal_only_to_themselves():
+    """Rather than tensor by tensor, which has no truth value."""
+    known = problems.pseudo_huber(n=4)
+    plain = Problem(**{field.name: getattr(known, field.name) for field in fields(Problem)})
+    states = []
+    found = fcco.solve(known, lr=1e-3, beta=0.5, gamma=0.5, steps=3, callback=states.append)
+    for one in (known, plain, states[0], found):
+        assert (one == copy.copy(one)) is False
+        assert len({one, one, copy.copy(one)}) == 2
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match=r"p_norm_push\(\) needs scikit-learn: pip install 'fcco\[sklearn\]'"):
+        problems.p_norm_push()

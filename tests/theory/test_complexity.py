@@ -72,3 +72,10 @@ def test_the_split_by_constants_has_the_fewest_steps():
 def test_without_noise_the_outer_batch_takes_all():
     c = Constants(c_f=1.0, l_f=10.0, c_g=1.0, l_g=1.0, sigma2=0.0, zeta2=0.0)
     assert split_batch(32, n=1000, constants=c, epsilon=10.0, gap=1.0) == (31, 1)
+
+
+def test_among_splits_that_need_as_many_steps_the_most_even_is_taken():
+    c = Constants(c_f=1.0, l_f=0.0, c_g=1.0, l_g=1.0, sigma2=0.0, zeta2=0.0)
+    sizes = {"n": 1000, "epsilon": 100.0, "gap": 1.0}
+    assert len({sox(c, outer_batch=b, inner_batch=32 - b, **sizes).steps for b in range(1, 32)}) == 1
+    assert split_batch(32, constants=c, **sizes) == (16, 16)

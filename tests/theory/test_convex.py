@@ -68,6 +68,66 @@ def test_every_stage_halves_both_errors(n, b1, b2, mu):
         assert target <= 0.01
 
 
+def errors_of_a_stage(decay, of_v, of_u, mu):
+    """|F - F*| and the error of v and u after a stage, as the proof bounds them.
+
+    ``decay`` is the target over lr * steps, the others are the noise of v and of u. See the tests above and below.
+    """
+    gradient2 = 4 * decay + 2 * of_v + 2 * of_u
+    return gradient2 / (2 * mu), 24 / 5 * (decay + 25 / 36 * gradient2 + of_v + 2 * of_u)
+
+
+def largest_step(c, n, b1, b2, mu, target):
+    """Bounds of lr, and lr * steps, that leave a sixth of the target to each of three causes of both errors."""
+    _, c2, c3, c4, _ = derived(c, b2, c.smoothness)
+
+    def most(*unit):
+        gap, error = errors_of_a_stage(*unit, mu)
+        return target / 6 / gap, target / 6 / c4 / error
+
+    progress = max(target / bound for bound in most(1, 0, 0))
+    of_v = [c4 * bound * min(b1, b2) / c2 for bound in most(0, 1, 0)]
+    of_u = [c4 * bound * b2 / c3 * 3 * b1 / (5 * n) if c3 else math.inf for bound in most(0, 0, 1)]
+    return [*of_v, *of_u, c4 * 3 * b1 / (5 * n) / 5], progress  # the last: gamma <= 1/5
+
+
+def test_no_stage_is_longer_than_the_proof_asks_for():
+    """Constants are rounded up to integers: 68.8 to 69, 162.7 to 163 and 108.8 to 109."""
+    active = set()
+    for (n, b1, b2), share, c in product([(1, 1, 1), (40, 40, 3), (400, 7, 90)], (1e-3, 0.1, 1.0), grid()):
+        mu, sizes = share * c.smoothness, {"n": n, "outer_batch": b1, "inner_batch": b2}
+        stages = sox_boost(c, **sizes, epsilon=1e-3, gap=1.0, mu=mu)
+        _, _, _, c4, c5 = derived(c, b2, c.smoothness)
+        first = max(1.0, c4 * (c.c_f**2 * c.c_g**2 + c5 * c.sigma2 / b2))
+        for k, stage in enumerate(stages):
+            bounds, progress = largest_step(c, n, b1, b2, mu, first / 2**k)
+            active.add(min(range(5), key=bounds.__getitem__))
+            assert 0.995 * min(bounds) <= stage.lr <= min(bounds) * SLACK
+            assert 0.995 * (stage.steps - 1) * stage.lr < progress < stage.steps * stage.lr * SLACK
+    assert active == set(range(5))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 2.0])
+def test_the_first_stage_covers_the_error_of_a_gradient_estimate_of_zero(weight_decay):
+    """v starts at 0, so its square error is |grad F|^2: for a parabola of curvature L_F, 2 L_F (F - F*)."""
+    c = Constants(c_f=1.0, l_f=0.5, c_g=1.0, l_g=0.1, sigma2=400.0, zeta2=0.0)
+    curvature, at = c.smoothness + weight_decay, 1.5
+    gap = curvature / 2 * at**2
+    gradient2 = (curvature * at) ** 2 if weight_decay else (c.c_f * c.c_g) ** 2
+    _, _, _, c4, c5 = derived(c, 1, curvature)
+    needed = c4 * (gradient2 + c5 * c.sigma2)
+    assert needed > gap
+
+    def first_lr(epsilon):
+        sizes = {"n": 50, "outer_batch": 1, "inner_batch": 1}
+        return sox_boost(c, **sizes, epsilon=epsilon, gap=gap, mu=0.1, weight_decay=weight_decay)[0].lr
+
+    # lr is proportional to the target, which is epsilon where that is larger.
+    assert first_lr(2 * needed) == pytest.approx(2 * first_lr(needed))
+    assert first_lr(1e-3) == pytest.approx(first_lr(needed))
+    assert first_lr(1e-3) < first_lr(1.01 * needed)
+
+
 def test_the_contraction_that_the_stages_rest_on():
     # Delta + W (1 - x/8) Xi with W = 24 L_f^2 C_1^2 and x = gamma B1 / n = 5/3 beta, at the largest step allowed.
     for beta in (1e-4, 0.1, 2 / 7):
@@ -132,6 +192,12 @@ def test_the_gap_of_theorem_3(n, b1, b2, epsilon):
         assert max(terms) <= epsilon / 8 * (1 + 1e-6)
         # One of the first, third and seventh is met: not a step more than they need.
         assert max(terms[0], terms[2], terms[6]) * steps / max(steps - 1, 0.5) > epsilon / 8 * (1 - 1e-6)
+        # And one of those that eta or tau has to bound: neither is larger than they need.
+        assert max(terms[1], terms[4], terms[5]) == pytest.approx(epsilon / 8)
+        if c.l_f:
+            assert max(terms[3], terms[7]) == pytest.approx(epsilon / 8)
+        else:
+            assert tau == 0
 
 
 @pytest.mark.parametrize(("change", "exponent"), [({"epsilon": 0.5}, 2), ({"n": 2}, 1), ({"outer_batch": 2}, -1)])

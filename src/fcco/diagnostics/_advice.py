@@ -33,8 +33,7 @@ class Advice:
     """What :func:`advise` found; ``str`` of it says so in words.
 
     Attributes:
-        use_table: whether a table is expected to help.
-        gamma: the rate for it: that of the loss's rule if it is a constant, else 0.7.
+        gamma: the rate for a table: that of the loss's rule if it is a constant, else 0.7.
         gain: square error of the averaged gradient with it at the present weights, as a share of the in-batch loss's.
         gain_error: standard error of that, from the batches looked at.
         noise: relative error of the inner estimates of a batch.
@@ -46,7 +45,6 @@ class Advice:
         by_gamma: square error of the averaged gradient at every rate looked at, as shares of the in-batch loss's.
     """
 
-    use_table: bool
     gamma: float
     gain: float
     gain_error: float
@@ -58,36 +56,76 @@ class Advice:
     table: GradientError
     by_gamma: dict[float, float]
 
-    def __str__(self) -> str:
-        return "\n".join(textwrap.fill(sentence, 100) for sentence in self._sentences())
+    @property
+    def late_drift(self) -> float:
+        """The drift to be expected in the second half of the run, for a cosine lr."""
+        return _LATE * self.drift
 
-    def _sentences(self) -> list[str]:
+    @property
+    def use_table(self) -> bool:
+        """Whether a table is expected to help: whether late in the run a row averages more than it lags."""
+        return _averages(self.noise, self.visits) and self.late_drift <= self.noise
+
+    def __str__(self) -> str:
+        sentences = (self._measured(), self._verdict(), self._snapshot())
+        return "\n".join(textwrap.fill(sentence, 100) for sentence in sentences)
+
+    def _measured(self) -> str:
         how = "measured" if self.drift_measured else "assumed: no monitor saw a row twice"
-        return [
-            f"A batch knows g to {self.noise:.0%}. Visits of a row in the run: {self.visits:g}. From one to the next g "
-            f"moves by {self.drift:.0%} ({how}).",
-            f"At the present weights the in-batch gradient is off by {self.in_batch.bias:.0%} in the mean and by "
-            f"{self.in_batch.noise:.0%} at random; with a table at gamma = {self.gamma:g} by {self.table.bias:.0%} and "
-            f"{self.table.noise:.0%}.",
-            self._verdict(),
-        ]
+        return (
+            f"A single batch estimates g with a relative error of {self.noise:.0%}. Each row is visited "
+            f"{self.visits:g} times in the run. From one visit to the next g changes by {self.drift:.0%} ({how})."
+        )
 
     def _verdict(self) -> str:
+        late = f"late in the run g changes by about {self.late_drift:.0%} between two visits"
         if self.use_table:
+            when = " later in the run" if self._gradient_is() == "worse" else ""
             return (
-                f"The table should help: use gamma = {self.gamma:g}. Now {self.gain:.0%} (± {self.gain_error:.0%}) of "
-                "the square error of the in-batch gradient is left with it; late in the run, when g moves less, less."
+                f"The table should help{when}: use gamma = {self.gamma:g}. {late.capitalize()}, no more than the error "
+                f"of {self.noise:.0%} that a row averages."
             )
         if self.noise == 0:
             reason = "The batch knows g exactly, and a table can only fall behind it."
-        elif self.visits < 2:
+        elif not _averages(self.noise, self.visits):
             reason = "Rows come once, and a first visit has nothing to average with."
         else:
             reason = (
-                "g moves so much between visits that rows are out of date when they are needed, even where a falling "
-                "lr slows it down to a fifth."
+                f"Even {late}, no less than the error of {self.noise:.0%} of a batch: rows are out of date when they "
+                "are needed."
             )
         return f"The table does not help here: use rule=fcco.BSGD(). {reason}"
+
+    def _gradient_is(self) -> str:
+        """What the table makes of the gradient now, by the figures as they are printed."""
+        share, error = (round(100 * value, 0) for value in (self.gain, self.gain_error))  # NaN at a stationary point
+        return "better" if share + error < 100 else "worse" if share - error > 100 else "no different"
+
+    def _snapshot(self) -> str:
+        now = (
+            f"At the present weights the in-batch gradient has a bias of {self.in_batch.bias:.0%} and a noise of "
+            f"{self.in_batch.noise:.0%}"
+        )
+        if not _averages(self.noise, self.visits):
+            return f"{now}."
+        share = f"{self.gain:.0%} (± {self.gain_error:.0%})"
+        effect = {
+            "better": f"the table leaves {share} of the square error.",
+            "worse": f"the table raises the square error to {share}.",
+            "no different": f"the square error with the table is {share} of that without: no clear difference.",
+        }
+        found = self._gradient_is()
+        agrees = found == "no different" or (found == "better") is self.use_table
+        return (
+            f"{now}; with the table these are {self.table.bias:.0%} and {self.table.noise:.0%}. Averaged over many "
+            f"steps, {effect[found]}"
+            + ("" if agrees else " The gradient of one moment is no forecast, so the verdict does not go by it.")
+        )
+
+
+def _averages(noise: float, visits: float) -> bool:
+    """Whether a table has anything to average: estimates with an error, and more than one of each row."""
+    return noise > 0 and round(visits) > 1
 
 
 def row_error(gamma: float, noise: float, drift: float, visits: Tensor) -> Tensor:
@@ -178,18 +216,16 @@ def advise(
     if monitor is not None and monitor.jump is not None:
         drift = measured_drift(monitor.jump, errors.noise, monitor.gamma)
     run = _TAIL * visits * engine_of(loss).n_outer * len(seen) / sum(len(visit.rows) for visit in seen)
-    steps = min(max(run, 1.0), len(drawn))
+    steps = min(run, len(drawn))
     in_batch = held = target.sample(twin(loss, BSGD()), evaluate, drawn)
-    averages = errors.noise > 0 and round(visits) > 1
     advised = _rate_of(loss)
     shares = {1.0: 1.0}
-    for gamma in sorted({*_RATES, advised}) if averages else ():
+    for gamma in sorted({*_RATES, advised}) if _averages(errors.noise, visits) else ():
         table = twin(loss, SOAP(gamma), *errors.table(gamma, drift, round(visits)))
         sample = target.sample(table, evaluate, drawn)
         held = sample if gamma == advised else held
         shares[gamma] = _share(sample, in_batch, steps)
     return Advice(
-        use_table=averages and _LATE * drift <= errors.noise,
         gamma=advised,
         gain=shares.get(advised, 1.0),
         gain_error=_share_error(held, in_batch, steps),
@@ -218,8 +254,12 @@ def _share_error(sample: Sample, in_batch: Sample, steps: float) -> float:
     parts = len(sample.sums)
     if len(sample.counts) < 3:
         return 0.0
-    shares = torch.tensor([_share(sample, in_batch, steps, without) for without in range(parts)])
-    return ((parts - 1) * shares.var(correction=0)).sqrt().item()
+    return jackknife_error(torch.tensor([_share(sample, in_batch, steps, without) for without in range(parts)]))
+
+
+def jackknife_error(values: Tensor) -> float:
+    """Standard error of a figure, by the values [k] it has with one of k parts of the sample left out."""
+    return ((len(values) - 1) * values.var(correction=0)).sqrt().item()
 
 
 class _Errors:

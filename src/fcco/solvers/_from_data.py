@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from fcco._checks import whole_number
+from fcco._extras import import_extra
 from fcco.solvers._known import KnownProblem, minimiser
 from fcco.theory import Constants
 from fcco.theory._checks import non_negative, positive
@@ -146,12 +147,11 @@ def p_norm_push(*, p: float = 4.0, l2: float = 0.01, dtype: torch.dtype = torch.
 
     Reference: Rudin, The p-norm push, JMLR 2009.
     """
-    from sklearn.datasets import load_breast_cancer
-
+    data = import_extra("sklearn.datasets", "p_norm_push()", "sklearn")
     l2 = positive("l2", l2)
     if positive("p", p) < 1:
         raise ValueError(f"p must be at least 1, got {p!r}")
-    features, target = load_breast_cancer(return_X_y=True)
+    features, target = data.load_breast_cancer(return_X_y=True)
     x, positives = torch.as_tensor(features, dtype=dtype), torch.as_tensor(target == 1)
     x = (x - x.min(dim=0).values) / (x.max(dim=0).values - x.min(dim=0).values)
     push = _Push(x[positives], x[~positives], p, l2)

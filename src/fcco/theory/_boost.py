@@ -75,7 +75,7 @@ def sox_boost(
     .. math::
         \eta_k = \min\{\tfrac{\mu C_4 B \varepsilon_k}{6 C_2^2}, \tfrac{B \varepsilon_k}{69 C_2^2},
         \tfrac{\mu C_4 B_1 B_2 \varepsilon_k}{10 n C_3^2}, \tfrac{B_1 B_2 \varepsilon_k}{163 n C_3^2},
-        \tfrac{3 B_1 C_4}{25 n}, \tfrac{2 C_4}{7}\} \qquad
+        \tfrac{3 B_1 C_4}{25 n}\} \qquad
         \beta_k = \tfrac{\eta_k}{C_4} \quad \gamma_k = \tfrac{5 n}{3 B_1} \beta_k \quad
         T_k = \tfrac{\max\{12 / \mu, 109 C_4\}}{\eta_k}
 
@@ -84,7 +84,8 @@ def sox_boost(
 
     Some of these differ from the paper's, whose proof needs :math:`\gamma \le \frac{5 n}{3 B_1} \beta` (Theorem 1) and
     then takes twice that, loses a factor 4 when it telescopes the noise of u, and has a :math:`C_4` too many in the
-    fourth term; the above is what its argument gives without the three. The sum of the stages is what counts: the
+    fourth term; the above is what its argument gives without the three. Its :math:`\beta \le \frac 2 7` follows from
+    :math:`B_1 \le n`. The sum of the stages is what counts: the
     paper's total is a maximum of sums where a sum of maxima is needed. The condition is that of its proof,
     :math:`\|\nabla F\|^2 \ge 2 \mu (F - F^*)`, which mu-strong convexity implies; where only the
     :math:`\|\nabla F\|^2 \ge \mu (F - F^*)` of its text is known, give mu / 2.
@@ -134,7 +135,7 @@ def sox_boost(
         target = first / 2**k
         noise = smallest((mu * c4 * target, 6 * of_v), (target, 69 * of_v))
         noise = min(noise, smallest((mu * c4 * target, 10 * of_u), (target, 163 * of_u)))
-        beta = min(noise / c4, 3 * outer_batch / (25 * n), 2 / 7)
+        beta = min(noise / c4, 3 * outer_batch / (25 * n))
         steps = whole_steps(max(12 / mu, 109 * c4), c4 * beta)
         return Parameters(beta, 5 * n * beta / (3 * outer_batch), c4 * beta, steps)
 
