@@ -38,7 +38,7 @@ def both_ways(make, monkeypatch, steps, dtype=torch.float64, size=16):
     return results
 
 
-@pytest.mark.parametrize("surrogate", SURROGATES, ids=str)
+@pytest.mark.parametrize("surrogate", SURROGATES)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("own_term", ["exact", "sampled"])
 def test_average_precision(surrogate, rule, own_term, monkeypatch):
@@ -49,7 +49,7 @@ def test_average_precision(surrogate, rule, own_term, monkeypatch):
     torch.testing.assert_close(by_hand, by_graph, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("surrogate", SURROGATES, ids=str)
+@pytest.mark.parametrize("surrogate", SURROGATES)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_p_norm_push(surrogate, rule, monkeypatch):
     by_hand, by_graph = both_ways(lambda: losses.PNormPushLoss(N, 3, surrogate, 0.7, rule), monkeypatch, steps=6)

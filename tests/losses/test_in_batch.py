@@ -63,7 +63,6 @@ def test_list_net_of_softmax_labels():
         (PARTIAL_AUC, functional.partial_auc_loss),
         (LATENT, functional.latent_variable_loss),
     ],
-    ids=str,
 )
 def test_the_objective_of_the_batch(case, in_batch):
     assert check_same_gradients(case, case.loss(13, rule=BSGD), in_batch) == pytest.approx([0.0] * 5, abs=1e-9)
