@@ -1,5 +1,6 @@
 """Diagnostics: figures against formulas, advice on problems whose answer is known, and nothing changed by either."""
 
+import contextlib
 import copy
 import math
 import pickle
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fcco
+from fcco._coupled import Visit
 from fcco.data import PositiveNegativeSampler
 from fcco.diagnostics import (
     Advice,
@@ -27,8 +29,8 @@ from fcco.diagnostics import (
 from fcco.diagnostics._advice import _Errors, _share, _share_error, jackknife_error, measured_drift
 from fcco.diagnostics._gradients import Sample
 from fcco.diagnostics._monitor import sum_of_squared_weights
-from fcco.diagnostics._probe import twin
-from fcco.diagnostics._watch import Visit, engine_of
+from fcco.diagnostics._probe import probing
+from fcco.diagnostics._watch import engine_of
 
 
 def batches_of_rows(n=9, steps=12, size=4, seed=0):
@@ -195,7 +197,7 @@ class TestMonitor:
         loss_fn(scores, target, torch.arange(4))
         assert steps == [[1, 1], [1 + order[0], 2 - order[0]]]
         assert [int(monitor._steps) for monitor in monitors] == steps[-1]
-        assert "track_arrays" not in vars(loss_fn.coupled)
+        assert loss_fn.coupled.observers == []
 
     def test_leaves_nothing_behind(self):
         loss_fn = fcco.losses.PNormPushLoss(4)
@@ -565,22 +567,40 @@ def test_advice_at_a_stationary_point_has_words_too():
     assert "no clear difference" in str(advice).replace("\n", " ")
 
 
-def test_rows_put_into_a_twin_do_not_decay_with_those_of_the_loss():
+def test_rows_put_into_a_probed_loss_do_not_decay_with_its_own():
     loss_fn = fcco.CoupledLoss(torch.square, 2, rule=fcco.MOAP(0.5))
     for rows in ([0, 1], [0], [0]):
         loss_fn(torch.ones(len(rows), requires_grad=True), rows)
     own, rows = loss_fn.table.read(None, cold=0.0), torch.tensor([5.0, 7.0])
     assert own[1] < own[0] / 4  # which was not written for two steps
-    assert torch.equal(engine_of(twin(loss_fn, fcco.SOX(0.5), rows)).table.read(None, cold=0.0), rows)
-    assert torch.equal(engine_of(twin(loss_fn)).table.read(None, cold=0.0), own)
+    with probing(loss_fn, fcco.SOX(0.5), rows):
+        assert torch.equal(loss_fn.table.read(None, cold=0.0), rows)
+    assert torch.equal(loss_fn.table.read(None, cold=0.0), own)
 
 
-def test_a_twin_inside_a_model_is_found_and_kept_apart():
+def test_a_loss_inside_a_model_is_probed_and_left_as_it_was():
     model = torch.nn.ModuleDict({"net": torch.nn.Linear(1, 1), "loss": fcco.losses.PNormPushLoss(4)})
-    before = copy.deepcopy(model.state_dict())
-    probe = twin(model, fcco.BSGD())
-    assert probe["net"] is model["net"]
-    assert engine_of(probe).rule == fcco.BSGD()
+    model.eval()
+    before, table = copy.deepcopy(model.state_dict()), model["loss"].table
+    monitor = Monitor(model)
+    with contextlib.suppress(KeyError), probing(model, fcco.BSGD()) as visits:
+        assert engine_of(model).rule == fcco.BSGD()
+        assert model["loss"].training
+        model["loss"](torch.ones(2, requires_grad=True), torch.tensor([0, 1]), [0, 1]).backward()
+        raise KeyError
+    assert len(visits) == 1
     assert engine_of(model).rule == fcco.SOAP(0.5)
-    probe["loss"](torch.ones(2, requires_grad=True), torch.tensor([0, 1]), [0, 1]).backward()
+    assert model["loss"].table is table
+    assert not any(module.training for module in model.modules())
+    assert int(monitor._steps) == 0
     assert same(model.state_dict(), before)
+
+
+def test_a_copy_is_not_watched():
+    loss_fn = fcco.CoupledLoss(torch.square, 2)
+    monitor = Monitor(loss_fn)
+    for double in (copy.deepcopy(loss_fn), pickle.loads(pickle.dumps(loss_fn))):
+        double(torch.ones(2, requires_grad=True), [0, 1])
+    assert int(monitor._steps) == 0
+    loss_fn(torch.ones(2, requires_grad=True), [0, 1])
+    assert int(monitor._steps) == 1

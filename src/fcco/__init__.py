@@ -18,6 +18,7 @@ from fcco import (
 )
 from fcco._checks import NotFiniteError
 from fcco._coupled import CoupledLoss
+from fcco._pool import Estimate, Pool
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable, load_anyway
 from fcco.solvers import solve
@@ -36,9 +37,11 @@ __all__ = [
     "SOX",
     "Batch",
     "CoupledLoss",
+    "Estimate",
     "InnerTable",
     "Method",
     "NotFiniteError",
+    "Pool",
     "Rule",
     "data",
     "datasets",

@@ -180,6 +180,19 @@ def as_index(index: Any, device: torch.device) -> Tensor:
     return index if index.device == device else index.to(device, non_blocking=device.type != "cpu")
 
 
+def as_rows_of(values: Tensor, index: Any, name: str) -> Tensor:
+    """``index`` as rows, one for each of ``values``, which the error message calls ``name``."""
+    rows = as_index(index, values.device)
+    if len(rows) != len(values):
+        raise ValueError(f"index must have the shape [{len(values)}], as {name} has, got {shape_of(rows)}")
+    return rows
+
+
+def is_empty(values: Any) -> bool:
+    """Whether these are no rows: what is no rows at all is for others to refuse."""
+    return hasattr(values, "__len__") and len(values) == 0
+
+
 def check_rows(rows: Tensor, n: int) -> bool:
     """Refuse rows outside [0, n); return whether a row may stand twice."""
     if not reads_are_free(rows):
@@ -198,12 +211,12 @@ def has_repeats(ordered: NDArray[np.int64]) -> bool:
 
 
 def check_weight(weight: Any, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """``weight`` as [B1] of ``dtype``; a mask becomes equal weights that add up to 1."""
+    """``weight`` as [B1] of ``dtype``."""
     if not isinstance(weight, Tensor) or weight.shape != rows.shape:
         got = shape_of(weight) if isinstance(weight, Tensor) else type(weight).__name__
         raise ValueError(f"weight must be a tensor of the shape {shape_of(rows)}, got {got}")
     if weight.dtype == torch.bool:
-        return weight.to(dtype) / weight.sum().clamp(min=1)
+        return weight.to(dtype)
     if not weight.is_floating_point():
         raise TypeError(f"weight must be of a floating dtype or bool, got {weight.dtype}")
     weight = weight.detach().to(dtype)

@@ -3,35 +3,74 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fcco._checks import (
     as_index,
+    as_rows_of,
     check_finite,
     check_gradient,
     check_inner,
     check_rows,
     check_weight,
     guarded,
+    is_empty,
     reads_are_free,
     shape_of,
     whole_number,
 )
 from fcco._describe import Descriptions, options_of
-from fcco._outer import Outer, takes_index, total
+from fcco._outer import Outer, Shares, takes_index, total
+from fcco._pool import Estimate, EstimateFrom, Pool
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import BSGD, SOAP, SOX, Batch, Rule, is_per_row
 from fcco._space import LOG_ARRAYS, PLAIN_ARRAYS, Array, Rate, as_column
 from fcco._table import InnerTable
-from fcco.distributed._comm import Group, Layout, current_group, gather_batch, is_nothing
-from fcco.distributed._meet import LazyBatch, Shares, call_off, meet, settled
-from fcco.distributed._route import Held, Route
+from fcco.placement import Change, Layout, Placement, place
+
+
+class Visit(NamedTuple):
+    """One step of the table as an observer sees it, with an entry for each position of the batch."""
+
+    rows: Tensor
+    """[B1]."""
+    estimate: Tensor
+    """[B1] or [B1, dim], of g (log g in log space)."""
+    before: Tensor
+    """What the rows held; the estimate where a row was not visited before."""
+    seen: Tensor
+    """[B1] of bool: whether the row was visited before."""
+    where: Tensor
+    """[B1] of bool: False for padding."""
+
+
+class SharedEstimate(NamedTuple):
+    """Inner values of all n rows, which every rank has alike."""
+
+    inner: Tensor
+    """[n] or [n, dim]."""
+    weight: Tensor
+    """[n], the weight of each f, or a mask of bool for the mean over some."""
+    sample: Tensor | None = None
+    """[n], what f is evaluated on."""
+    extra: Tensor | None = None
+    """A scalar that is added to the loss."""
+
+
+class _Inputs(NamedTuple):
+    """What a step is called with, checked."""
+
+    inner: Tensor
+    rows: Tensor
+    shares: Shares | None
+    previous: Tensor | None
+    may_repeat: bool
 
 
 class _Step(NamedTuple):
@@ -40,11 +79,12 @@ class _Step(NamedTuple):
     inner: Tensor
     new: Tensor
     at: Tensor
-    sampled: Tensor | None  # those of ``inner`` that f is taken at, None for all
-    tracked: Tensor | None  # rows of the table to write, None for all
+    sampled: Tensor | None  # those of ``inner`` that f is taken at; None: all
+    tracked: Tensor | None  # rows of the table to write; None: all
     values: Tensor  # what to write: ``new``, unless ranks write each other's
     rate: Rate
     written: Tensor | None  # where the values are not padding
+    visit: Visit | None
 
 
 class CoupledLoss(nn.Module):
@@ -74,7 +114,7 @@ class CoupledLoss(nn.Module):
         ValueError: the rule is not defined in this space, or ``init`` does not suit it.
 
     Call:
-        ``loss_fn(inner, index, *, weight=None, sample=None, previous=None, alike=None)``
+        ``loss_fn(inner, index, *, weight=None, sample=None, previous=None, options=None)``
 
         - inner: [B1] or [B1, dim], differentiable; for rules that track all rows (SCGD, NASA) [n] or [n, dim].
         - index: [B1] of ints in [0, n), the rows. A row that stands twice has its estimates averaged and is updated
@@ -84,8 +124,8 @@ class CoupledLoss(nn.Module):
           and may hold any legal value at which f is defined.
         - sample: what a stochastic f is evaluated on; it is then called as ``outer(u, index, sample)``.
         - previous: a second estimate, at the previous weights, for rules that ask for one (MSVR).
-        - alike: options of your own that ``inner`` depends on (a temperature, say), by name. Under a process group they
-          must be the same on all ranks, as the rule and all arguments of the constructor must.
+        - options: options of your own that ``inner`` depends on (a temperature, say), by name. Under a process group
+          they must be the same on all ranks, as the rule and all arguments of the constructor must.
 
         In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself, and the table is
         neither used nor changed (``index`` may then be anything that f can use). Under a process group, the batch is
@@ -136,8 +176,10 @@ class CoupledLoss(nn.Module):
         self.n, self.dim, self.log = self.table.n, self.table.dim, self.table.log
         self.n_outer = self.n if n_outer is None else whole_number("n_outer", n_outer)
         self.layout = Layout()
-        # Under a process group ranks then wait for each other's f before they write, which takes a message a step.
+        # On several ranks, each then waits for the others' f before it writes, which takes one message a step.
         self.outer_may_fail = True
+        self.observers: list[Callable[[Visit], None]] = []
+        self._is_frozen = False
         self._described = Descriptions()
         self._outer_takes_index = takes_index(outer)
 
@@ -149,32 +191,87 @@ class CoupledLoss(nn.Module):
         inner: Tensor,
         index: Tensor,
         *,
-        weight: Tensor | None = None,
+        weight: Tensor | Shares | None = None,
         sample: Any = None,
         previous: Tensor | None = None,
-        alike: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Tensor:
         f = self._f if sample is None else partial(self._f, sample=sample)
-        takes_step = self.training and torch.is_grad_enabled()
-        together = current_group(self.layout) if takes_step else None
-        if together is not None:
-            return self._forward_together(together, f, inner, index, weight, previous, alike)
-        inner, rows, weight = self._check_shapes(inner, index, weight)
-        if not takes_step:
-            return self._plug_in(f, inner, rows, weight)
-        table = self.table.block
-        may_repeat = self._check_values(table, inner, rows, previous)
-        step = self._advance(table, inner, rows, weight, previous, may_repeat)
-        loss = self._loss_of(f, table, step, rows, weight)
-        table.write(step.tracked, step.values, step.rate, step.written)
-        return loss
+        placement = self._placement()
+        if placement is None:
+            return self._plug_in(f, inner, index, weight)
+        if placement.alone:
+            return self._take_step(placement, f, inner, index, weight, previous, {})
+        return self._eagerly(self._take_step, placement, f, inner, index, weight, previous, self.settings(options))
+
+    def pooled(
+        self,
+        estimate: EstimateFrom,
+        columns: Sequence[Any],
+        index: Any,
+        *,
+        name: str = "the batch",
+        gather: bool = True,
+        sample: Any = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        """Make an estimate of the inner values from a pool of examples, and take the step.
+
+        Parameters
+        ----------
+        estimate : callable
+            From a :class:`fcco.Pool` to the inner values of its own examples, [B] or [B, dim]; or an
+            :class:`fcco.Estimate`, which has weights too. An error in it is raised on all ranks.
+        columns : sequence of Tensor
+            What ``estimate`` needs of each example of the batch, [B, ...] each.
+        index : Tensor
+            [B], the rows.
+        name : str
+            Of the first column, for error messages.
+        gather : bool
+            Whether the examples of other ranks are rivals too. False for inner sets that are not made of the batch.
+        sample, options
+            As in a call of the loss.
+        """
+        placement = self._placement()
+        step = partial(self._step_of_pool, placement, estimate, columns, index, name=name, gather=gather, sample=sample)
+        if placement is None or placement.alone:
+            return step({})
+        return self._eagerly(step, self.settings(options))
+
+    def shared(
+        self,
+        estimate: Callable[..., SharedEstimate],
+        columns: Sequence[Any],
+        *,
+        options: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        """Take a step of all n rows, which every rank estimates alike from the batches of all ranks.
+
+        Parameters
+        ----------
+        estimate : callable
+            ``estimate(table, *columns)``, from the whole table (None where no step is taken) and the examples of all
+            ranks.
+        columns : sequence of Tensor
+            What ``estimate`` needs of each example, [B, ...] each.
+        options
+            As in a call of the loss.
+        """
+        placement = self._placement()
+        step = partial(self._shared_step, placement, estimate, columns)
+        if placement is None or placement.alone:
+            return step({})
+        return self._eagerly(step, self.settings(options))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def settings(self, options: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """All that makes a step, by name, in words that are the same in every process.
+        """Return everything that makes a step, by name, in words that are the same in every process.
 
-        Args:
-            options: of the caller; names with a leading underscore are left out.
+        Parameters
+        ----------
+        options : mapping, optional
+            Options of the caller. Names with a leading underscore are left out.
         """
         rule, table = self.rule, self.table
         own = {"n": self.n, "dim": self.dim, "log": self.log, "n_outer": self.n_outer, "init": self.init}
@@ -182,17 +279,157 @@ class CoupledLoss(nn.Module):
         made = {**table.identity, "rule": type(rule), **options_of(rule), "outer": self.outer}
         return self._described.texts({**others, **made, **own, "gather": self.layout.gather, "table": type(table)})
 
-    def group(self) -> Group | None:
-        """The ranks that a call takes a step with; None if it takes it alone, or takes none."""
-        return current_group(self.layout) if self.training and torch.is_grad_enabled() else None
+    @contextmanager
+    def frozen(self, rule: Rule | None = None, table: InnerTable | None = None) -> Iterator[list[Visit]]:
+        """Within this context, steps are worked out in training mode, by this process alone, and nothing is kept.
+
+        Parameters
+        ----------
+        rule : Rule, optional
+            Another rule to work them out with. Rows then start as that rule has them.
+        table : InnerTable, optional
+            Another table to read from.
+
+        Yields
+        ------
+        list of Visit
+            The steps that were worked out.
+        """
+        changed: dict[str, Any] = {"layout": Layout(alone=True), "training": True, "_is_frozen": True}
+        visits: list[Visit] = []
+        changed["observers"] = [visits.append]
+        if rule is not None:
+            changed |= {"rule": rule, "init": rule.start}
+        before = {name: getattr(self, name) for name in changed}
+        held = self.table
+        try:
+            self.__dict__.update(changed)
+            self.table = held if table is None else table
+            yield visits
+        finally:
+            self.table = held
+            self.__dict__.update(before)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy is not watched by whoever watches the original.
+        return {**self.__dict__, "observers": []}
+
+    def _placement(self) -> Placement | None:
+        """The placement of the step that a call takes now; None if it takes none."""
+        table: Any = self._modules["table"]
+        return place(table, self.layout) if self.training and torch.is_grad_enabled() else None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def refuse(self, error: Exception) -> NoReturn:
-        """Raise the error, on the other ranks too, which wait for this one to take a step."""
-        group = self.group()
-        if group is not None:
-            call_off(group, self.table, error)
-        raise error
+    def _eagerly(self, step: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Take a step in which ranks send messages, which no graph holds."""
+        return step(*arguments)
+
+    def _step_of_pool(
+        self,
+        placement: Placement | None,
+        estimate: EstimateFrom,
+        columns: Sequence[Any],
+        index: Any,
+        settings: Mapping[str, str],
+        *,
+        name: str,
+        gather: bool,
+        sample: Any,
+    ) -> Tensor:
+        f = self._f if sample is None else partial(self._f, sample=sample)
+        if placement is None:
+            rows = as_rows_of(columns[0], index, name) if self.training and columns else None
+            inner, shares = _split(estimate(Pool(columns, None, rows)))
+            return self._plug_in(f, inner, as_rows_of(inner, index, "the batch"), shares)
+        rivals, rows = None, index
+        if gather:
+            (*columns, rows), others = placement.gather((*columns, index), settings)
+            if others is not None:
+                *rivals, their_rows = others
+        try:
+            if rivals is not None:
+                pool = Pool(columns, rivals, as_index(torch.cat([rows, their_rows]), rows.device))
+                inner, shares = _split(estimate(pool))
+            elif placement.may_be_empty() and columns and is_empty(columns[0]):
+                inner, shares = _nothing(columns, self.dim), None
+            else:
+                rows = as_rows_of(columns[0], rows, name) if columns else rows
+                inner, shares = _split(estimate(Pool(columns, None, rows)))
+        except Exception as error:
+            placement.refuse(error)
+        return self._take_step(placement, f, inner, rows, shares, None, settings)
+
+    def _shared_step(
+        self,
+        placement: Placement | None,
+        estimate: Callable[..., SharedEstimate],
+        columns: Sequence[Any],
+        settings: Mapping[str, str],
+    ) -> Tensor:
+        if placement is None:
+            made = estimate(None, *columns)
+            rows = torch.arange(self.n, device=made.inner.device)
+            loss = self._plug_in(partial(self._f, sample=made.sample), made.inner, rows, made.weight)
+            return loss if made.extra is None else loss + made.extra
+        columns = placement.gather_all(columns, settings)
+        try:
+            made = estimate(placement.full_table(), *columns)
+        except Exception as error:
+            placement.refuse(error)
+        rows = torch.arange(self.n, device=made.inner.device)
+        inner, rows, weight = placement.once(made.inner, rows, made.weight)
+        sample = None if made.sample is None else placement.once(made.sample)[0]
+        loss = self._take_step(placement, partial(self._f, sample=sample), inner, rows, weight, None, settings)
+        if made.extra is None:
+            return loss
+        (extra,) = placement.once(placement.parts * made.extra.unsqueeze(0))
+        return loss + extra.sum()
+
+    def _take_step(
+        self,
+        placement: Placement,
+        f: Outer,
+        inner: Any,
+        index: Any,
+        weight: Any,
+        previous: Any,
+        settings: Mapping[str, str],
+    ) -> Tensor:
+        """Take one step; the loss is this process's part of it, times the number of processes."""
+        if self.rule.all_rows:
+            inner = placement.average(inner, settings)
+        try:
+            given = self._check(placement, inner, index, weight, previous)
+        except Exception as error:
+            placement.refuse(error)
+        if not placement.alone:
+            settings = {**settings, "dtype": str(given.inner.dtype)}
+        weights = placement.begin(given.rows, given.shares, settings, all_rows=self.rule.all_rows)
+        step = self._advance(placement, given, weights)
+        with placement.all_or_none() if self.outer_may_fail or self._may_overflow else nullcontext():
+            loss = self._loss_of(f, placement.table, step, given.rows, weights)
+        if not self._is_frozen:
+            placement.write(step.tracked, step.values, step.rate, step.written)
+        if step.visit is not None:
+            for observer in self.observers:
+                observer(step.visit)
+        return loss
+
+    def _check(self, placement: Placement, inner: Any, index: Any, weight: Any, previous: Any) -> _Inputs:
+        """Refuse bad input. The part of a batch that one rank has may be empty."""
+        table, all_rows = placement.table, self.rule.all_rows
+        if placement.may_be_empty() and is_empty(index) and isinstance(inner, Tensor) and (all_rows or len(inner) == 0):
+            inner = inner if all_rows else inner.reshape(0, *table.u.shape[1:])
+            nothing = inner.new_zeros(0)
+            # Only a rank without rows may leave out the previous estimate.
+            previous = inner if self.rule.needs_previous and previous is None else previous
+            return _Inputs(inner, nothing.long(), Shares(nothing, nothing.sum()), previous, may_repeat=True)
+        inner = check_inner(inner, self.dim)
+        rows = as_index(index, inner.device)
+        shares = _shares(weight, rows, torch.promote_types(inner.dtype, torch.float32), needed=not placement.alone)
+        may_repeat = self._check_values(table, inner, rows, previous)
+        # Rows that one rank has once may come from another rank too.
+        return _Inputs(inner, rows, shares, previous, may_repeat or not (placement.alone or all_rows))
 
     @property
     def _may_overflow(self) -> bool:
@@ -218,55 +455,12 @@ class CoupledLoss(nn.Module):
             loss.detach().copy_(value)
         return loss
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _forward_together(
-        self, group: Group, f: Outer, inner: Any, index: Any, weight: Any, previous: Any, options: Any
-    ) -> Tensor:
-        """The step of all ranks' batches; the loss is this rank's part of it, times the number of ranks."""
-        alike = self.settings(options)
-        if self.rule.all_rows:
-            # Every rank has an estimate of every row, and their mean is that of a batch of all.
-            one = inner.unsqueeze(0) if isinstance(inner, Tensor) else inner
-            inner = gather_batch(group, [one], alike)[0][0].mean(0)
-        table = self.table.block
-        try:
-            inner, rows, shares = self._check_rank(table, inner, index, weight, previous)
-        except Exception as error:
-            self.refuse(error)
-        alike = {**alike, "dtype": str(inner.dtype)}
-        weight, route = meet(group, self.table, rows, shares, alike, all_rows=self.rule.all_rows)
-        if self.rule.needs_previous and previous is None:  # which only a rank without rows may leave out
-            previous = inner
-        step = self._advance(table, inner, rows, weight, previous, not self.rule.all_rows, route)
-        with settled(group) if self.outer_may_fail or self._may_overflow else nullcontext():
-            loss = self._loss_of(f, table, step, rows, weight)
-        table.write(step.tracked, step.values, step.rate, step.written)
-        return loss
-
-    def _check_rank(
-        self, table: InnerTable, inner: Any, index: Any, weight: Any, previous: Any
-    ) -> tuple[Tensor, Tensor, Shares]:
-        """This rank's batch, which may be empty, and its weights up to a factor that all ranks share."""
-        if is_nothing(index) and isinstance(inner, Tensor) and (self.rule.all_rows or len(inner) == 0):
-            inner = inner if self.rule.all_rows else inner.reshape(0, *table.u.shape[1:])
-            nothing = inner.new_zeros(0)
-            return inner, nothing.long(), Shares(nothing, nothing.sum())
-        inner = check_inner(inner, self.dim)
-        rows, dtype = as_index(index, inner.device), torch.promote_types(inner.dtype, torch.float32)
-        self._check_values(table, inner, rows, previous)
-        if weight is None or isinstance(weight, Shares):
-            everyone = torch.ones_like(rows, dtype=dtype)
-            return inner, rows, weight or Shares(everyone, everyone.sum())
-        share = check_weight(weight, rows, dtype)
-        if weight.dtype == torch.bool:
-            return inner, rows, Shares(weight.to(dtype), weight.sum())
-        return inner, rows, Shares(share, None)
-
     @property
     def can_track_arrays(self) -> bool:
         """Whether :meth:`track_arrays` knows the rule, and the table is here alone, where NumPy can reach it."""
-        rule, u = self.rule, self.table.u
-        return type(rule) in (SOX, SOAP, BSGD) and not is_per_row(rule.rate) and u.is_cpu and self.group() is None
+        rule, placement = self.rule, self._placement()
+        known = type(rule) in (SOX, SOAP, BSGD) and not is_per_row(rule.rate)
+        return known and placement is not None and placement.alone and placement.table.u.is_cpu
 
     def track_arrays(self, inner: Array, rows: Array) -> tuple[Array, Array]:
         """Take a step of the table alone, on the CPU: the new rows, and those that the rule differentiates f at.
@@ -275,68 +469,71 @@ class CoupledLoss(nn.Module):
         is finite and that ``rows`` lie in [0, n) and are distinct. It is the step of :meth:`forward` in NumPy, whose
         operations on small arrays cost a fraction of torch's.
         """
-        table: InnerTable = self._modules["table"].block  # type: ignore[assignment, union-attr]
-        old = table.read_arrays(rows, inner if self.init is None else table.space.value(self.init))
+        table: InnerTable = self._modules["table"]  # type: ignore[assignment]
+        cold = inner if self.init is None else table.space.value(self.init)
+        old = table.read_arrays(rows, cold)
         space = LOG_ARRAYS if self.log else PLAIN_ARRAYS
         update: Any = self.rule.update
         estimate: Any = inner
-        new, at = update(old, Batch(estimate, None, self.rate(table, None), self.n_outer / len(rows), space))
-        table.write_arrays(rows, new)
+        coverage = self.n_outer / len(rows)
+        new, at = update(old, Batch(estimate, None, self.rate(table, None), lambda: coverage, space))
+        visit = None
+        if self.observers:
+            where = torch.from_numpy(rows)
+            values = (torch.as_tensor(part).to(table.u.dtype) for part in (inner, old))
+            seen = table.visited(where).bool()
+            visit = Visit(where, *values, seen, torch.ones_like(seen))
+        if not self._is_frozen:
+            table.write_arrays(rows, new)
+        if visit is not None:
+            for observer in self.observers:
+                observer(visit)
         return new, at
 
-    def _plug_in(self, f: Outer, inner: Tensor, rows: Tensor, weight: Tensor | None) -> Tensor:
+    def _plug_in(self, f: Outer, inner: Any, index: Any, weight: Any) -> Tensor:
+        """The value of f at the estimates themselves."""
+        inner = check_inner(inner, self.dim)
+        rows, dtype = as_index(index, inner.device), torch.promote_types(inner.dtype, torch.float32)
+        shares = _shares(weight, rows, dtype, needed=False)
         if self.rule.all_rows and inner.shape[0] == self.n:
             check_rows(rows, self.n)
             inner = _take(inner, rows)
         _check_same_length(inner, rows)
         check_finite(inner, self.log)
-        estimate = inner.to(torch.promote_types(inner.dtype, torch.float32), copy=True)
-        return total(f(estimate, rows), weight)
+        return total(f(inner.to(dtype, copy=True), rows), None if shares is None else shares.weight())
 
-    def _check_shapes(self, inner: Any, index: Any, weight: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        inner = check_inner(inner, self.dim)
-        rows = as_index(index, inner.device)
-        if weight is not None:
-            weight = weight.weight() if isinstance(weight, Shares) else weight
-            weight = check_weight(weight, rows, torch.promote_types(inner.dtype, torch.float32))
-        return inner, rows, weight
-
-    def _advance(
-        self,
-        table: InnerTable,
-        inner: Tensor,
-        rows: Tensor,
-        weight: Tensor | None,
-        previous: Tensor | None,
-        may_repeat: bool,
-        route: Route | None = None,
-    ) -> _Step:
+    def _advance(self, placement: Placement, given: _Inputs, weight: Tensor | None) -> _Step:
         """The rows before and after the update, which is not written yet: f may still fail."""
-        rule = self.rule
-        inner = inner.to(torch.promote_types(inner.dtype, table.u.dtype))
+        rule, table = self.rule, placement.table
+        inner, previous = given.inner.to(torch.promote_types(given.inner.dtype, table.u.dtype)), given.previous
         if previous is not None:
             previous = previous.detach().reshape(inner.shape).to(inner.dtype)
         # Rules that track all rows are given an estimate for each, and f is taken at the sampled ones among them.
-        tracked, sampled = (None, rows) if rule.all_rows else (rows, None)
+        tracked, sampled = (None, given.rows) if rule.all_rows else (given.rows, None)
         where = None if weight is None or rule.all_rows else weight > 0
         with torch.no_grad():
-            held = own = Held(tracked, where, inner.detach(), previous)
-            if route is not None:
-                held = route.send(own)
-            if table.offload:
-                held = held.to(table.u.device)
-            repeats = find_repeats(held.rows, held.where, inner.dtype) if may_repeat and held.rows is not None else None
-            batch = self._batch(table, held, repeats, route)
+            own = Change(tracked, where, inner.detach(), previous)
+            change = placement.send(own)
+            repeats = None
+            if given.may_repeat and change.rows is not None:
+                repeats = find_repeats(change.rows, change.where, inner.dtype)
+            batch = self._batch(placement, change, repeats)
             cold = batch.estimate if self.init is None else batch.space.value(self.init)
-            old = table.read(held.rows, cold, inner.dtype)
+            old = table.read(change.rows, cold, inner.dtype)
             values, at = rule.update(old, batch)
-            made = [values] if at is values else [values, at]
-            if table.offload:
-                made = [part.to(inner.device) for part in made]
-            if route is not None:
-                made = route.back(made, own.estimate)
-        written = repeats.present() if repeats and held.where is not None else held.where
-        return _Step(inner, made[0], made[-1], sampled, held.rows, values, batch.rate, written)
+            made = placement.give_back([values] if at is values else [values, at], own.estimate)
+            visit = self._visit(placement, own, change, old) if self.observers else None
+        written = repeats.present() if repeats and change.where is not None else change.where
+        return _Step(inner, made[0], made[-1], sampled, change.rows, values, batch.rate, written, visit)
+
+    def _visit(self, placement: Placement, own: Change, change: Change, old: Tensor) -> Visit:
+        """What observers see: the positions of this process's batch."""
+        seen = placement.table.visited(change.rows).to(old.dtype)
+        before, seen = placement.give_back([old, as_column(seen, old).expand_as(old)], own.estimate)
+        seen = (seen if seen.dim() == 1 else seen[:, 0]) > 0
+        rows = torch.arange(self.n, device=seen.device) if own.rows is None else own.rows
+        where = torch.ones_like(seen) if own.where is None else own.where
+        return Visit(rows, own.estimate, before, seen, where)
 
     def _check_values(self, table: InnerTable, inner: Tensor, rows: Tensor, previous: Tensor | None) -> bool:
         """Refuse what cannot be meant; return whether rows of ``inner`` may stand for the same row of the table."""
@@ -361,25 +558,25 @@ class CoupledLoss(nn.Module):
             check_finite(previous, self.log, "previous")
         return check_rows(rows, self.n) and not self.rule.all_rows
 
-    def _batch(self, table: InnerTable, held: Held, repeats: Repeats | None, route: Route | None) -> Batch:
-        space, estimate, previous = table.space, held.estimate, held.previous
+    def _batch(self, placement: Placement, change: Change, repeats: Repeats | None) -> Batch:
+        table, estimate, previous = placement.table, change.estimate, change.previous
         if previous is not None:
             # On a row's first visit there was no previous step to correct for.
-            seen = table.visited(held.rows).bool()
+            seen = table.visited(change.rows).bool()
             previous = torch.where(as_column(seen, previous), previous, estimate)
         if repeats:
-            estimate = repeats.mean(estimate, space)
-            previous = previous if previous is None else repeats.mean(previous, space)
-            distinct: Any = repeats.distinct()
-        elif held.where is not None:
-            distinct = held.where.to(estimate.dtype).sum()
-        else:
-            distinct = estimate.shape[0]
-        rate = self.rate(table, held.rows, estimate.dtype)
-        if route is None:
-            return Batch(estimate, previous, rate, self.n_outer / _at_least_one(distinct), space)
-        coverage: Any = lambda: self.n_outer / _at_least_one(route.over_all(distinct))  # noqa: E731
-        return LazyBatch(estimate, previous, rate, coverage, space)
+            estimate = repeats.mean(estimate, table.space)
+            previous = previous if previous is None else repeats.mean(previous, table.space)
+
+        def coverage() -> Rate:
+            distinct: Any = estimate.shape[0]
+            if repeats:
+                distinct = repeats.distinct()
+            elif change.where is not None:
+                distinct = change.where.to(estimate.dtype).sum()
+            return self.n_outer / _at_least_one(placement.count(distinct))
+
+        return Batch(estimate, previous, self.rate(table, change.rows, estimate.dtype), coverage, table.space)
 
     def rate(self, table: InnerTable, tracked: Tensor | None, dtype: torch.dtype | None = None) -> Rate:
         """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row (None: all rows)."""
@@ -405,6 +602,32 @@ class CoupledLoss(nn.Module):
             got = shape_of(values) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(f"outer must map {shape_of(u)} to {shape_of(rows)}, got {got}")
         return values if values.dtype == u.dtype else values.to(u.dtype)
+
+
+def _split(made: Estimate | Tensor) -> tuple[Tensor, Shares | None]:
+    """The inner values of an estimate, and the shares of their f (None: f is averaged)."""
+    return (made, None) if isinstance(made, Tensor) else (made.inner, Shares(made.share, made.total))
+
+
+def _shares(weight: Any, rows: Tensor, dtype: torch.dtype, *, needed: bool) -> Shares | None:
+    """Weights, checked, as shares; None for the mean, unless shares are needed."""
+    if isinstance(weight, Shares):
+        return weight
+    if weight is None:
+        if not needed:
+            return None
+        everyone = torch.ones_like(rows, dtype=dtype)
+        return Shares(everyone, everyone.sum())
+    share = check_weight(weight, rows, dtype)
+    return Shares(share, weight.sum() if weight.dtype == torch.bool else None)
+
+
+def _nothing(columns: Sequence[Any], dim: int) -> Tensor:
+    """An estimate of no example, which can be differentiated by the columns of an empty part of a batch."""
+    floats = [part for part in columns if isinstance(part, Tensor) and part.is_floating_point()]
+    dtype = torch.promote_types(floats[0].dtype, torch.float32)
+    nothing = torch.cat([part.to(dtype).reshape(0, part.shape[1:].numel()) for part in floats], 1).sum(1)
+    return nothing if dim == 1 else nothing.unsqueeze(1).repeat(1, dim)
 
 
 def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:

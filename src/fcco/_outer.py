@@ -1,17 +1,33 @@
-"""The outer function: how it is called, and the total of its values."""
+"""The outer function: how it is called, and how its values add up to the loss."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 Outer = Callable[..., Tensor]
 
 
+class Shares(NamedTuple):
+    """Weights up to a factor: the weights of a batch are ``share / total``, or all 0 where the total is 0.
+
+    A batch may be spread over ranks, whose totals add up. Without a total, the shares are the weights themselves.
+    """
+
+    share: Tensor
+    total: Tensor | None
+
+    def weight(self) -> Tensor:
+        """Return the weights of a batch that is all in this process."""
+        return self.share if self.total is None else self.share / torch.where(self.total > 0, self.total, 1.0)
+
+
 def takes_index(outer: Outer) -> bool:
-    """Whether ``outer`` is to be called as ``outer(u, index)`` rather than ``outer(u)``."""
+    """Return whether ``outer`` is to be called as ``outer(u, index)`` rather than ``outer(u)``."""
     outer = getattr(outer, "_orig_mod", outer)  # what torch.compile wraps
     try:
         parameters = inspect.signature(outer.forward if isinstance(outer, nn.Module) else outer).parameters
@@ -24,8 +40,8 @@ def takes_index(outer: Outer) -> bool:
 
 
 def total(values: Tensor, weight: Tensor | None) -> Tensor:
-    """The mean, or the weighted sum; a zero with a graph where all weights are 0."""
+    """Return the mean, or the weighted sum; if all weights are 0, a zero with a graph."""
     if weight is None:
-        # Each is divided before they are added: their sum may overflow where their mean does not.
+        # Each value is divided before they are added: their sum may overflow where their mean does not.
         return (values / len(values)).sum()
     return (values.masked_fill(weight == 0, 0.0) * weight).sum()

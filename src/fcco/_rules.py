@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,14 +25,33 @@ _TINY = torch.finfo(torch.float32).tiny
 Gamma = float | Callable[..., float | Tensor]
 
 
-class Batch(NamedTuple):
-    """What a rule is told about the step, one row an example; repeated rows are averaged already."""
+class Batch:
+    """What a rule is told about a step. Repeated rows are averaged already.
 
-    estimate: Tensor  # of g(w_t), [B1] or [B1, dim]
-    previous: Tensor | None  # of g(w_{t-1}) on the same inner batch
-    rate: Rate  # gamma of this step
-    coverage: Rate  # n / number of distinct rows in the batch
-    space: Space
+    Attributes
+    ----------
+    estimate : Tensor
+        Of g(w_t), [B1] or [B1, dim]; of log g in log space.
+    previous : Tensor or None
+        Of g(w_{t-1}), on the same inner batch, for rules that need it.
+    rate : float or Tensor
+        Gamma of this step: one number, or one for each row.
+    coverage : float or Tensor
+        n / number of distinct rows in the batch. Counting them takes an operation (and a message, on several ranks),
+        which is only spent if a rule asks.
+    space : Space
+        The arithmetic of inner values, plain or logarithmic.
+    """
+
+    def __init__(
+        self, estimate: Tensor, previous: Tensor | None, rate: Rate, coverage: Callable[[], Rate], space: Space
+    ) -> None:
+        self.estimate, self.previous, self.rate, self.space = estimate, previous, rate, space
+        self._coverage = coverage
+
+    @property
+    def coverage(self) -> Rate:
+        return self._coverage()
 
 
 def is_per_row(gamma: Gamma) -> bool:

@@ -263,14 +263,8 @@ class InnerTable(nn.Module):
         return super()._apply(keep_precision, recurse)
 
     def get_extra_state(self) -> Tensor:
-        """What the rows are of, as JSON in a tensor of bytes.
-
-        A tensor, since some savers take nothing else; always of one length and new, since others load in place.
-        """
-        about = {"version": STATE_VERSION, "n": self.n, "dim": self.dim, "log": self.log, **self.identity}
-        content = json.dumps(about).encode()
-        padded = content.ljust(-(-len(content) // _EXTRA_BYTES) * _EXTRA_BYTES)
-        return torch.tensor(list(padded), dtype=torch.uint8, device="cpu")
+        """What the rows are of, as JSON in a tensor of bytes."""
+        return pack_identity(self)
 
     def set_extra_state(self, state: Tensor | None) -> None:
         """Nothing: what is loaded has been compared before any buffer changed."""
@@ -331,6 +325,18 @@ class InnerTable(nn.Module):
         except NotFiniteError as error:
             return f"in the saved table, {error}. To load it all the same, do so within fcco.load_anyway()"
         return None
+
+
+def pack_identity(table: Any) -> Tensor:
+    """What the rows of a table are of, as JSON in a tensor of bytes.
+
+    It is a tensor, since some savers take nothing else. It is new and its length is a multiple of a constant, since
+    others load in place.
+    """
+    about = {"version": STATE_VERSION, "n": table.n, "dim": table.dim, "log": table.log, **table.identity}
+    content = json.dumps(about).encode()
+    padded = content.ljust(-(-len(content) // _EXTRA_BYTES) * _EXTRA_BYTES)
+    return torch.tensor(list(padded), dtype=torch.uint8, device="cpu")
 
 
 def _read_extra(extra: Tensor) -> dict[str, Any]:

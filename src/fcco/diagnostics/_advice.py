@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fcco._coupled import Visit
 from fcco._rules import BSGD, SOAP
 from fcco._space import as_column
 from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target
 from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights
-from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error, twin
-from fcco.diagnostics._watch import Visit, engine_of
+from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error
+from fcco.diagnostics._watch import engine_of
 
 # The part of a run over which a falling step size averages.
 _TAIL = 0.5
@@ -217,12 +218,11 @@ def advise(
         drift = measured_drift(monitor.jump, errors.noise, monitor.gamma)
     run = _TAIL * visits * engine_of(loss).n_outer * len(seen) / sum(len(visit.rows) for visit in seen)
     steps = min(run, len(drawn))
-    in_batch = held = target.sample(twin(loss, BSGD()), evaluate, drawn)
+    in_batch = held = target.sample(loss, evaluate, drawn, BSGD())
     advised = _rate_of(loss)
     shares = {1.0: 1.0}
     for gamma in sorted({*_RATES, advised}) if _averages(errors.noise, visits) else ():
-        table = twin(loss, SOAP(gamma), *errors.table(gamma, drift, round(visits)))
-        sample = target.sample(table, evaluate, drawn)
+        sample = target.sample(loss, evaluate, drawn, SOAP(gamma), *errors.table(gamma, drift, round(visits)))
         held = sample if gamma == advised else held
         shares[gamma] = _share(sample, in_batch, steps)
     return Advice(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
-from fcco._rules import BSGD, SOX
-from fcco.diagnostics._probe import Evaluate, all_rows, exact_rows, twin
+from fcco._rules import BSGD, SOX, Rule
+from fcco.diagnostics._probe import Evaluate, all_rows, exact_rows, probing
 from fcco.diagnostics._watch import engine_of
 
 # Of a sample of batches, by which the error of an error is judged.
@@ -103,9 +103,9 @@ def gradient_bias(
     # Rows that are never outer ones are never read.
     g = exact_rows(loss, evaluate, population).nan_to_num(nan=1.0, neginf=-math.inf)
     return GradientBias(
-        in_batch=target.error(twin(loss, BSGD()), evaluate, drawn),
-        table=target.error(twin(loss), evaluate, drawn),
-        perfect=target.error(twin(loss, SOX(gamma=1.0, safeguard=False), g), evaluate, drawn),
+        in_batch=target.sample(loss, evaluate, drawn, BSGD()).error(),
+        table=target.sample(loss, evaluate, drawn).error(),
+        perfect=target.sample(loss, evaluate, drawn, SOX(gamma=1.0, safeguard=False), g).error(),
         norm=target.gradient.norm().item(),
     )
 
@@ -117,21 +117,26 @@ class Target:
     parameters: list[Tensor]
     gradient: Tensor
 
-    def sample(self, probe: nn.Module, evaluate: Evaluate, batches: list[Tensor]) -> Sample:
-        """The gradients of ``probe`` on batches."""
+    def sample(
+        self,
+        loss: nn.Module,
+        evaluate: Evaluate,
+        batches: list[Tensor],
+        rule: Rule | None = None,
+        rows: Tensor | None = None,
+        known: Tensor | None = None,
+    ) -> Sample:
+        """Return the gradients of a loss on batches, which may have another rule and table: see :func:`probing`."""
         sums = self.gradient.new_zeros(min(_PARTS, len(batches)), len(self.gradient))
         squares, counts = sums.new_zeros(len(sums)), sums.new_zeros(len(sums))
-        with torch.random.fork_rng(devices=[]):  # so that all see the same, where the forward pass draws samples
-            for k, rows in enumerate(batches):
-                gradient, part = _gradient(evaluate(probe, rows), self.parameters), k % len(sums)
+        # The seed is kept, so that all see the same where the forward pass draws samples.
+        with torch.random.fork_rng(devices=[]), probing(loss, rule, rows, known):
+            for k, batch in enumerate(batches):
+                gradient, part = _gradient(evaluate(loss, batch), self.parameters), k % len(sums)
                 sums[part] += gradient
                 squares[part] += gradient.square().sum()
                 counts[part] += 1
         return Sample(self.gradient, sums, squares, counts)
-
-    def error(self, probe: nn.Module, evaluate: Evaluate, batches: list[Tensor]) -> GradientError:
-        """How far the gradients of ``probe`` on batches are from it."""
-        return self.sample(probe, evaluate, batches).error()
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,8 @@ def exact_target(
     trained = [p for p in parameters if p.requires_grad]
     if exact is None:
         everyone = all_rows(loss) if population is None else torch.as_tensor(population)
-        value = evaluate(twin(loss, BSGD()), everyone)
+        with probing(loss, BSGD()):
+            value = evaluate(loss, everyone)
     else:
         value = exact()
     return Target(trained, _gradient(value, trained))

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
+from fcco._coupled import Visit
 from fcco._rules import SCENT, is_per_row
 from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
-from fcco.diagnostics._watch import Visit, Watch, engine_of, table_of
+from fcco.diagnostics._watch import Watch, engine_of, table_of
 
 # Weight of the newest batch in running means: some 200 batches count.
 _RATE = 0.01

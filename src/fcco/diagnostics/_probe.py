@@ -2,96 +2,58 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fcco._coupled import Visit
 from fcco._rules import BSGD, Rule
-from fcco._space import Rate
-from fcco._table import InnerTable
-from fcco.diagnostics._watch import Visit, Watch, engine_of, table_of
-from fcco.distributed._comm import Layout
+from fcco.diagnostics._watch import engine_of, table_of
 
 Evaluate = Callable[[nn.Module, Tensor], Tensor]
 ExactInner = Callable[[Tensor], Tensor]
 
 
-class _ReadOnlyTable(InnerTable):
-    def write(self, rows: Tensor | None, values: Tensor, rate: Rate = 0.0, where: Tensor | None = None) -> None:
-        pass
-
-    def write_arrays(self, rows: Any, values: Any) -> None:
-        pass
-
-
-def twin(
+@contextmanager
+def probing(
     loss: nn.Module, rule: Rule | None = None, rows: Tensor | None = None, known: Tensor | None = None
-) -> nn.Module:
-    """A loss in training mode that shares everything with ``loss``, and that no call changes.
+) -> Iterator[list[Visit]]:
+    """Within this context a loss is in training mode, and no call changes it.
 
-    Args:
-        loss: stays as it is.
-        rule: of the twin, if it is to be another.
-        rows: [n] or [n, dim], what its table holds, if that is to be another.
-        known: [n] of bool, which of them count as visited; ``None``: all.
+    Parameters
+    ----------
+    loss : Module
+        It is as before after the context.
+    rule : Rule, optional
+        Another rule to work its steps out with.
+    rows : Tensor, optional
+        [n] or [n, dim], what its table is to hold instead.
+    known : Tensor, optional
+        [n] of bool, which of these rows count as visited. None: all.
+
+    Yields
+    ------
+    list of Visit
+        The steps that are worked out meanwhile.
     """
     engine = engine_of(loss)
-    table = _copy(table_of(engine))
-    table.__class__ = _ReadOnlyTable
+    table = table_of(engine)
     if rows is not None:
-        table.u = rows
-        table.visits = torch.ones(table.n, dtype=torch.bool, device=rows.device) if known is None else known
+        known = torch.ones(table.n, dtype=torch.bool, device=rows.device) if known is None else known
+        table = table.with_rows(table.n, {"u": rows, "visits": known})
         table.decays = False
-    shadow = _replace(engine, "table", table)
-    # A hook is for steps of the table, and these are none.
-    shadow._forward_hooks, shadow._forward_pre_hooks = type(shadow._forward_hooks)(), type(shadow._forward_pre_hooks)()
-    shadow.__dict__.pop("track_arrays", None)
-    shadow.layout = Layout(alone=True)
-    shadow.rule = engine.rule if rule is None else rule
-    if rule is not None:
-        shadow.init = rule.start
-    whole = shadow if engine is loss else _swap(loss, engine, shadow)
-    for module in (whole, shadow):
-        module.training = True
-    return whole
-
-
-def _copy(module: Any) -> Any:
-    """The same module under another identity: what is set on one is not set on the other."""
-    double = copy.copy(module)
-    for name in ("_buffers", "_modules", "_parameters"):
-        double.__dict__[name] = dict(module.__dict__[name])
-    return double
-
-
-def _replace(module: nn.Module, name: str, child: nn.Module) -> Any:
-    double = _copy(module)
-    double._modules[name] = child
-    return double
-
-
-def _swap(module: nn.Module, old: nn.Module, new: nn.Module) -> Any:
-    """``module`` with ``old``, somewhere inside it, replaced by ``new``."""
-    double = _copy(module)
-    for name, child in module.named_children():
-        if any(part is old for part in child.modules()):
-            double._modules[name] = new if child is old else _swap(child, old, new)
-    return double
-
-
-@contextmanager
-def recorded(loss: nn.Module) -> Iterator[list[Visit]]:
-    """The steps that the table of a loss takes meanwhile."""
-    visits: list[Visit] = []
-    watch = Watch(engine_of(loss), visits.append)
+    around = [module for module in loss.modules() if any(part is engine for part in module.modules())]
+    training = [module.training for module in around]
     try:
-        yield visits
+        for module in around:
+            module.training = True
+        with engine.frozen(rule, table) as visits:
+            yield visits
     finally:
-        watch.close()
+        for module, before in zip(around, training, strict=True):
+            module.training = before
 
 
 def estimates(loss: nn.Module, evaluate: Evaluate, rows: Tensor) -> Visit:
@@ -100,9 +62,8 @@ def estimates(loss: nn.Module, evaluate: Evaluate, rows: Tensor) -> Visit:
     Raises:
         ValueError: ``evaluate`` takes no step of the table, or several.
     """
-    probe = twin(loss, BSGD())
-    with torch.enable_grad(), recorded(probe) as visits:
-        evaluate(probe, rows)
+    with torch.enable_grad(), probing(loss, BSGD()) as visits:
+        evaluate(loss, rows)
     if len(visits) != 1:
         raise ValueError(f"evaluate must call the loss it is given once, and called it {len(visits)} times")
     visit = visits[0]

@@ -9,46 +9,31 @@ censored, ...) whose sizes N in the population are known. With b rivals of a str
 - ``own_term="sampled"``: every term of a stratum weighs N / b, i's own among them, as in every in-batch loss. Biased by
   O(1 / b), and of much less variance.
 
-Where nothing is known of a population, the batch is all there is. An example that stands twice in a batch is no rival
-of itself: ``rows`` tells. Estimates are made of the examples ``outer``, a slice of the batch (None: all of it), and
-their rivals are those of the whole batch.
+Where nothing is known of a population, the pool is all there is. An example that stands twice in the pool is no rival
+of itself: ``rows`` tells. Within these functions the examples of a pool are one tensor, own examples first, and
+``own`` says how many these are (None: all).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fcco._pool import Estimate
 from fcco._space import as_column
 from fcco.functional._checks import check_choice
 
 OwnTerm = Literal["exact", "sampled"]
 
 
-class Estimate(NamedTuple):
-    """An inner estimate from a batch, and how much each example's f counts in the objective."""
-
-    inner: Tensor
-    """[B] or [B, dim], an estimate of g or log g; a harmless constant where the share is 0."""
-    share: Tensor
-    """[B], proportional to the weight of each f; 0 where i has no term, or none that can be estimated."""
-    total: Tensor
-    """What the shares are of: where the batch is in parts, the sum over its parts."""
-
-    @property
-    def weight(self) -> Tensor:
-        """[B], such that the sum of weight * f estimates F."""
-        return self.share / torch.where(self.total > 0, self.total, 1.0)
-
-
 def check_own_term(own_term: str) -> None:
     check_choice(own_term, "own_term", ("exact", "sampled"))
 
 
-def settle(inner: Tensor, share: Tensor, *, log: bool, total: Tensor | None = None) -> Estimate:
+def as_estimate(inner: Tensor, share: Tensor, *, log: bool, total: Tensor | None = None) -> Estimate:
     """An estimate with g = 1 where the share is 0: f and its derivatives are defined there, and nothing reaches it.
 
     Without a total, f is averaged: examples with a share of True count alike.
@@ -58,38 +43,37 @@ def settle(inner: Tensor, share: Tensor, *, log: bool, total: Tensor | None = No
     return Estimate(settled, share, share.sum() if total is None else total)
 
 
-def outer_of(values: Tensor, outer: slice | None) -> Tensor:
-    """The part of a batch that estimates are made of."""
-    return values if outer is None else values[outer]
+def own_part(values: Tensor, own: int | None) -> Tensor:
+    """The part of a pool that estimates are made of."""
+    return values if own is None else values[:own]
 
 
-def against(values: Tensor, outer: slice | None) -> tuple[Tensor, Tensor]:
-    """[1, B] and [B, 1]: the rivals, and those that they are compared with."""
-    return values.unsqueeze(0), outer_of(values, outer).unsqueeze(1)
+def against(values: Tensor, own: int | None) -> tuple[Tensor, Tensor]:
+    """[1, pool] and [own, 1]: the rivals, and those that they are compared with."""
+    return values.unsqueeze(0), own_part(values, own).unsqueeze(1)
 
 
-def same(values: Tensor, outer: slice | None) -> Tensor:
-    """[B, B] of bool: whether a rival has the same value."""
-    rivals, own = against(values, outer)
-    return rivals == own
+def same(values: Tensor, own: int | None) -> Tensor:
+    """[own, pool] of bool: whether a rival has the same value."""
+    theirs, mine = against(values, own)
+    return theirs == mine
 
 
-def above(scores: Tensor, outer: slice | None) -> Tensor:
-    """[B, B]: by how much each rival's score is above the own."""
-    rivals, own = against(scores, outer)
-    return rivals - own
+def above(scores: Tensor, own: int | None) -> Tensor:
+    """[own, pool]: by how much each rival's score is above the own."""
+    theirs, mine = against(scores, own)
+    return theirs - mine
 
 
-def diagonal(like: Tensor, outer: slice | None) -> Tensor:
-    """[B, B] of bool, each position against itself."""
-    if outer is None:
-        return torch.eye(len(like), dtype=torch.bool, device=like.device)
-    return same(torch.arange(len(like), device=like.device), outer)
+def diagonal(like: Tensor, own: int | None) -> Tensor:
+    """[own, pool] of bool, each position against itself."""
+    rows = len(like) if own is None else own
+    return torch.eye(rows, len(like), dtype=torch.bool, device=like.device)
 
 
-def copies_of(rows: Tensor | None, like: Tensor, outer: slice | None) -> Tensor:
-    """[B, B] of bool: whether two positions hold the same example, each position and itself among them."""
-    return diagonal(like, outer) if rows is None else same(rows, outer)
+def copies_of(rows: Tensor | None, like: Tensor, own: int | None) -> Tensor:
+    """[own, pool] of bool: whether two positions hold the same example, each position and itself among them."""
+    return diagonal(like, own) if rows is None else same(rows, own)
 
 
 def stratum_weight(

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of
+from fcco._pool import Estimate
 from fcco.functional._checks import check_floats, check_integers, check_per_example, check_same
-from fcco.functional._inner import Estimate, OwnTerm, check_own_term, masked_logsumexp, same, settle
+from fcco.functional._inner import OwnTerm, as_estimate, check_own_term, masked_logsumexp, same
 from fcco.functional._tensors import at_least_float32
 
 
@@ -38,7 +39,7 @@ def latent_variable_inner(log_likelihood: Tensor, log_weight: Tensor, *, log_q: 
     explains = joint > -math.inf
     sums = masked_logsumexp(joint, explains), masked_logsumexp(weight, weight > -math.inf)
     inner = torch.stack(sums, 1) - math.log(weight.shape[1])
-    return settle(inner, explains.any(1), log=True)
+    return as_estimate(inner, explains.any(1), log=True)
 
 
 def softmax_inner(
@@ -179,7 +180,7 @@ def _weighted_sum(logits: Tensor, own: Any, each: Any, hits: Tensor | None, draw
     if hits is None:
         return inner
     known = drawn > 0 if isinstance(drawn, Tensor) else torch.full_like(hits[:, :1], drawn > 0)
-    return settle(inner, known.squeeze(1), log=True)
+    return as_estimate(inner, known.squeeze(1), log=True)
 
 
 def _checked_log_q(log_q: Tensor, like: Tensor, name: str) -> Tensor:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fcco._pool import Estimate, join
 from fcco._repeats import number_distinct
 from fcco.functional._checks import check_choice, check_floats, check_integers, check_relevance
 from fcco.functional._inner import (
-    Estimate,
     above,
     against,
+    as_estimate,
     can_estimate,
     copies_of,
     diagonal,
     masked_logsumexp,
-    outer_of,
+    own_part,
     same,
-    settle,
     stratum_weight,
 )
 from fcco.functional._listwise import gain_share, relevance_share
-from fcco.functional._surrogates import Surrogate
+from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import at_least_float32
 
 ListOwnTerm = Literal["exact", "sampled", "bounded"]
@@ -78,7 +79,7 @@ def pair_items(
     lists: Lists | None,
     own_term: ListOwnTerm,
     rows: Tensor | None,
-    outer: slice | None,
+    own: int | None,
     *,
     below_only: bool = False,
 ) -> Pairs:
@@ -90,8 +91,8 @@ def pair_items(
     """
     scores = at_least_float32(scores)
     is_relevant = relevance > 0
-    same_query = same(query, outer)
-    alike = same_query & same(is_relevant, outer)
+    same_query = same(query, own)
+    alike = same_query & same(is_relevant, own)
     if lists is None:
         size, relevant, rows = _per_query(torch.ones_like(query), query), _per_query(is_relevant, query), None
     else:
@@ -99,34 +100,35 @@ def pair_items(
     # An item is one of its stratum at least, whatever was said of the population.
     own_size = torch.where(is_relevant, relevant, size - relevant).clamp(min=1)
     # Where all pairs are there, counting them is cheaper than sorting.
-    if outer is None:
+    if own is None:
         in_stratum = alike.sum(1)
     else:
         in_stratum = _per_query(torch.ones_like(query), 2 * number_distinct(query) + is_relevant)
     each = own_size / in_stratum.to(scores.dtype)
     unlike = same_query & ~alike
-    size, relevant, own_size = (outer_of(values, outer) for values in (size, relevant, own_size))
-    matters = outer_of(is_relevant, outer) if below_only else torch.ones_like(own_size, dtype=torch.bool)
+    size, relevant, own_size = (own_part(values, own) for values in (size, relevant, own_size))
+    matters = own_part(is_relevant, own) if below_only else torch.ones_like(own_size, dtype=torch.bool)
     lacks = matters & ~unlike.any(1)
     known = torch.ones_like(matters)
     if own_term == "sampled":
         stands_for = each * torch.where(lacks, size / own_size.to(scores.dtype), 1.0).unsqueeze(1)
     else:
-        copies = copies_of(rows, scores, outer)
+        copies = copies_of(rows, scores, own)
         if own_term == "exact":
             known = can_estimate(alike, own_size, copies=copies.sum(1))
             known = known & (can_estimate(unlike, size - own_size) | ~matters)
-            own, of_others = torch.ones_like(scores[:1]), stratum_weight(alike, own_size, scores, copies=copies.sum(1))
+            for_itself = torch.ones_like(scores[:1])
+            of_others = stratum_weight(alike, own_size, scores, copies=copies.sum(1))
         else:
-            own, of_others = _bounded(alike, copies, torch.where(lacks, size, own_size), outer_of(each, outer))
+            for_itself, of_others = _bounded(alike, copies, torch.where(lacks, size, own_size), own_part(each, own))
         of_others = torch.where(alike, of_others.unsqueeze(1), each)
-        stands_for = torch.where(copies, diagonal(scores, outer) * own.unsqueeze(1), of_others)
+        stands_for = torch.where(copies, diagonal(scores, own) * for_itself.unsqueeze(1), of_others)
     return Pairs(
-        above(scores, outer),
+        above(scores, own),
         same_query,
         stands_for * same_query,
         known,
-        outer_of(each, outer),
+        own_part(each, own),
         size,
         relevant,
     )
@@ -166,9 +168,9 @@ def _all_items(pairs: Pairs) -> Tensor:
     return pairs.each * pairs.same_query.sum(1) / pairs.size * pairs.known
 
 
-def _relevant_items(pairs: Pairs, relevance: Tensor, outer: slice | None) -> Tensor:
+def _relevant_items(pairs: Pairs, relevance: Tensor, own: int | None) -> Tensor:
     """[B]: 1 for relevant items that can be estimated, all of which are visited equally often."""
-    return (outer_of(relevance > 0, outer) & pairs.known).to(pairs.above.dtype)
+    return (own_part(relevance > 0, own) & pairs.known).to(pairs.above.dtype)
 
 
 def _queries(item: Tensor, size: Tensor) -> Tensor:
@@ -193,7 +195,7 @@ def list_net_inner(
     target: str = "proportional",
     own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
-    outer: slice | None = None,
+    rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
     r"""log g of ListNet for the items with P(y) > 0.
 
@@ -203,27 +205,28 @@ def list_net_inner(
         scores: h, [B].
         relevance: y, [B].
         query: [B] of integers.
-        lists: what is known of the items' queries, [B] each; None: the batch has them whole.
+        lists: what is known of the items' queries, [B + R] each; None: the batch has them whole.
         target: "proportional" or "softmax", what P(y) is.
         own_term: "exact", "sampled" or "bounded".
-        rows: [B], which item each is, if one may stand twice.
-        outer: the part of the batch to estimate; None: all of it.
+        rows: [B + R], which item each is, if one may stand twice.
+        rivals: the same columns of further examples, [R] each, which no estimates are made of.
 
     Returns:
         inner [B], weight [B].
     """
     softmax = target == "softmax"
+    (scores, relevance, query), own = join((scores, relevance, query), rivals)
     _check(scores, relevance, query, own_term, signed=softmax)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows, outer)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, own)
     if lists is None:
         share = relevance_share(relevance, number_distinct(query), len(query), target)
     else:
         share, relevance = lists.share, lists.relevance
-    share = outer_of(share, outer).to(pairs.above.dtype)
+    share = own_part(share, own).to(pairs.above.dtype)
     item, size = (
-        (_all_items(pairs), pairs.size) if softmax else (_relevant_items(pairs, relevance, outer), pairs.relevant)
+        (_all_items(pairs), pairs.size) if softmax else (_relevant_items(pairs, relevance, own), pairs.relevant)
     )
-    return settle(_log_sum(pairs, pairs.stands_for > 0), share * item, log=True, total=_queries(item, size))
+    return as_estimate(_log_sum(pairs, pairs.stands_for > 0), share * item, log=True, total=_queries(item, size))
 
 
 def _log_sum(pairs: Pairs, where: Tensor) -> Tensor:
@@ -238,7 +241,7 @@ def list_mle_inner(
     lists: Lists | None = None,
     own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
-    outer: slice | None = None,
+    rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
     r"""log g of ListMLE.
 
@@ -248,18 +251,19 @@ def list_mle_inner(
         scores: h, [B].
         relevance: y, [B].
         query: [B] of integers.
-        lists: what is known of the items' queries, [B] each; None: the batch has them whole.
+        lists: what is known of the items' queries, [B + R] each; None: the batch has them whole.
         own_term: "exact", "sampled" or "bounded".
-        rows: [B], which item each is, if one may stand twice.
-        outer: the part of the batch to estimate; None: all of it.
+        rows: [B + R], which item each is, if one may stand twice.
+        rivals: the same columns of further examples, [R] each, which no estimates are made of.
 
     Returns:
         inner [B], weight [B].
     """
+    (scores, relevance, query), own = join((scores, relevance, query), rivals)
     _check(scores, relevance, query, own_term, signed=True)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows, outer, below_only=True)
-    theirs, own = against(relevance, outer)
-    return settle(_log_sum(pairs, (theirs <= own) & (pairs.stands_for > 0)), _all_items(pairs), log=True)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, own, below_only=True)
+    theirs, mine = against(relevance, own)
+    return as_estimate(_log_sum(pairs, (theirs <= mine) & (pairs.stands_for > 0)), _all_items(pairs), log=True)
 
 
 def ndcg_inner(
@@ -267,12 +271,13 @@ def ndcg_inner(
     relevance: Tensor,
     query: Tensor,
     *,
-    surrogate: Surrogate,
+    surrogate: SurrogateLike = "squared_hinge",
+    margin: float = 1.0,
     lists: Lists | None = None,
     k: int | None = None,
     own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
-    outer: slice | None = None,
+    rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
     r"""A smooth rank of the relevant items (its log where ℓ is exp), and their gains as weights.
 
@@ -282,26 +287,29 @@ def ndcg_inner(
         scores: h, [B].
         relevance: y, [B], not negative.
         query: [B] of integers.
-        surrogate: ℓ.
-        lists: what is known of the items' queries, [B] each; None: the batch has them whole.
+        surrogate: ℓ, a name or an elementwise function; see :func:`fcco.functional.ndcg_loss`.
+        margin: of the hinges.
+        lists: what is known of the items' queries, [B + R] each; None: the batch has them whole.
         k: length of the top that counts.
         own_term: "exact", "sampled" or "bounded"; the own term is 1 in any case, and stands for some of the others' in
             the last two.
-        rows: [B], which item each is, if one may stand twice.
-        outer: the part of the batch to estimate; None: all of it.
+        rows: [B + R], which item each is, if one may stand twice.
+        rivals: the same columns of further examples, [R] each, which no estimates are made of.
 
     Returns:
         inner [B], weight [B].
     """
+    (scores, relevance, query), own = join((scores, relevance, query), rivals)
     _check(scores, relevance, query, own_term, signed=False)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows, outer)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, own)
     if lists is None:
         share = gain_share(relevance, number_distinct(query), len(query), k)
     else:
         share, relevance = lists.share, lists.relevance
-    if surrogate.is_exp:
+    ell = resolve_surrogate(surrogate, margin)
+    if ell.is_exp:
         inner = _log_sum(pairs, pairs.stands_for > 0)
     else:
-        inner = (surrogate(pairs.above).masked_fill(diagonal(scores, outer), 1.0) * pairs.stands_for).sum(1)
-    share, item = outer_of(share, outer).to(pairs.above.dtype), _relevant_items(pairs, relevance, outer)
-    return settle(inner, share * item, log=surrogate.is_exp, total=_queries(item, pairs.relevant))
+        inner = (ell(pairs.above).masked_fill(diagonal(scores, own), 1.0) * pairs.stands_for).sum(1)
+    share, item = own_part(share, own).to(pairs.above.dtype), _relevant_items(pairs, relevance, own)
+    return as_estimate(inner, share * item, log=ell.is_exp, total=_queries(item, pairs.relevant))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from fcco._pool import Estimate, join
 from fcco.functional._checks import (
     check_directions,
     check_floats,
@@ -16,16 +18,15 @@ from fcco.functional._checks import (
     refuse_where,
 )
 from fcco.functional._inner import (
-    Estimate,
     OwnTerm,
+    as_estimate,
     can_estimate,
     check_own_term,
     copies_of,
     masked_logsumexp,
-    outer_of,
+    own_part,
     product,
     same,
-    settle,
     stratum_weight,
 )
 from fcco.functional._similarity import _unit
@@ -39,7 +40,7 @@ def nca_inner(
     n: int | None = None,
     class_sizes: Tensor | None = None,
     rows: Tensor | None = None,
-    outer: slice | None = None,
+    rivals: Sequence[Tensor] | None = None,
     needs_mate: bool = False,
 ) -> Estimate:
     r"""log g of neighbourhood components analysis.
@@ -54,30 +55,31 @@ def nca_inner(
             strangers are weighed apart. Where the batch has all classes, each is weighed by its size, and the batch may
             hold any share of each; else its strangers stand alike for those of the population. If None the batch is
             taken as drawn at random from all.
-        rows: [B], which example each is, if one may stand twice.
-        outer: the part of the batch to estimate; None: all of it.
+        rows: [B + R], which example each is, if one may stand twice.
+        rivals: the same columns of further examples, [R] each, which no estimates are made of.
         needs_mate: i has no term where g_1 would be 0.
 
     Returns:
         inner [B, 2], weight [B]. g_1 = 0 (-inf) where no other member of the class is in the batch and the class sizes
         are not given; where they are, i then has no term, unless it is alone in its class.
     """
+    (embeddings, labels), own = join((embeddings, labels), rivals)
     check_floats(embeddings, "embeddings", "[B, d]")
     check_integers(labels, "labels", embeddings, "embeddings")
-    logits = -squared_distances(at_least_float32(embeddings), outer)
-    copies = copies_of(rows, labels, outer)
+    logits = -squared_distances(at_least_float32(embeddings), own)
+    copies = copies_of(rows, labels, own)
     if class_sizes is None:
-        inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n, outer)
+        inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n, own)
     else:
-        inner, known = _by_class(logits, labels, copies, class_sizes, outer)
+        inner, known = _by_class(logits, labels, copies, class_sizes, own)
     if needs_mate:
         known = known & (inner[:, 0] > -math.inf)
-    return settle(inner, known, log=True)
+    return as_estimate(inner, known, log=True)
 
 
-def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, outer: slice | None) -> tuple[Tensor, Tensor]:
+def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, own: int | None) -> tuple[Tensor, Tensor]:
     others = ~copies
-    mates = same(labels, outer) & others
+    mates = same(labels, own) & others
     everyone, counts = torch.ones_like(labels, dtype=torch.bool), copies.sum(1)
     scale = stratum_weight(everyone, n, logits, copies=counts).log()
     inner = torch.stack([masked_logsumexp(logits, mates) + scale, masked_logsumexp(logits, others) + scale], 1)
@@ -85,16 +87,16 @@ def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, outer: sl
 
 
 def _by_class(
-    logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor, outer: slice | None
+    logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor, own: int | None
 ) -> tuple[Tensor, Tensor]:
     outside = (labels < 0) | (labels >= len(class_sizes))
     refuse_where("labels", labels, outside, f"outside the classes 0 to {len(class_sizes) - 1}")
     # What does not raise at once must not be looked up either.
     labels = labels.long().clamp(0, len(class_sizes) - 1)
     sizes = class_sizes.to(logits.dtype)
-    alike, counts = same(labels, outer), copies.sum(1)
+    alike, counts = same(labels, own), copies.sum(1)
     in_batch = torch.zeros_like(sizes).index_add(0, labels, torch.ones_like(labels, dtype=sizes.dtype))
-    own_size = outer_of(sizes[labels], outer)
+    own_size = own_part(sizes[labels], own)
     of_mates = stratum_weight(alike, own_size, logits, copies=counts)
     mates = alike & ~copies & (of_mates > 0).unsqueeze(1)
     among_mates = masked_logsumexp(logits, mates) + of_mates.log()
@@ -108,13 +110,13 @@ def _by_class(
     return inner, enough & (inner[:, 1] > -math.inf)
 
 
-def squared_distances(embeddings: Tensor, outer: slice | None = None) -> Tensor:
+def squared_distances(embeddings: Tensor, own: int | None = None) -> Tensor:
     """[B, B] of |z_i - z_j|². Centred first, so that the product loses no digits to a common offset."""
     z = embeddings - embeddings.detach().mean(0)
     norm = z.square().sum(1)
     check_squares(norm)
-    own, own_norm = outer_of(z, outer), outer_of(norm, outer)
-    return (own_norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * product(own, z.T)).clamp(min=0.0)
+    mine, own_norm = own_part(z, own), own_part(norm, own)
+    return (own_norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * product(mine, z.T)).clamp(min=0.0)
 
 
 def contrastive_inner(
@@ -127,7 +129,7 @@ def contrastive_inner(
     n: int | None = None,
     own_term: OwnTerm = "exact",
     rows: Tensor | None = None,
-    outer: slice | None = None,
+    rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
     r"""log g of the global contrastive loss, with ``first`` and with ``second`` as anchors.
 
@@ -142,24 +144,25 @@ def contrastive_inner(
         n: size of the population; None: the batch is all there is.
         own_term: of the positive pair, if it is included: "exact", one candidate beside all others of the population,
             or "sampled", one beside those of the batch.
-        rows: [B], which example each is, if one may stand twice.
-        outer: the part of the batch to estimate; None: all of it.
+        rows: [B + R], which example each is, if one may stand twice.
+        rivals: the same columns of further examples, [R] each, which no estimates are made of.
 
     Returns:
         inner [B, 2], weight [B]. Without any other example in the batch there is no term.
     """
     check_own_term(own_term)
+    (first, second), own = join((first, second), rivals)
     a, b = _directions(first, second)
-    own_a, own_b = outer_of(a, outer), outer_of(b, outer)
+    own_a, own_b = own_part(a, own), own_part(b, own)
     across = product(own_a, b.T) / temperature
-    sides = [[across], [across.T if outer is None else product(own_b, a.T) / temperature]]
+    sides = [[across], [across.T if own is None else product(own_b, a.T) / temperature]]
     if mode == "two_views":
         sides[0].append(product(own_a, a.T) / temperature)
         sides[1].append(product(own_b, b.T) / temperature)
-    other = ~copies_of(rows, a, outer)
+    other = ~copies_of(rows, a, own)
     rivals = other.sum(1).to(a.dtype) * len(sides[0])
     candidates = rivals if own_term == "sampled" or n is None else torch.full_like(rivals, (n - 1) * len(sides[0]))
-    positive = across.diagonal(0 if outer is None else outer.start).unsqueeze(1)
+    positive = across.diagonal().unsqueeze(1)
     columns = []
     for blocks in sides:
         logits = torch.cat([block - positive for block in blocks], 1)
@@ -168,7 +171,7 @@ def contrastive_inner(
             log_sum = torch.logaddexp(log_mean + candidates.log(), torch.zeros_like(log_mean))
             log_mean = log_sum - candidates.log1p()
         columns.append(log_mean)
-    return settle(torch.stack(columns, 1), other.any(1), log=True)
+    return as_estimate(torch.stack(columns, 1), other.any(1), log=True)
 
 
 def _directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from fcco._pool import Estimate, join
 from fcco.functional._checks import as_mask, check_floats, check_time
 from fcco.functional._inner import (
-    Estimate,
     OwnTerm,
     above,
     against,
+    as_estimate,
     can_estimate,
     check_own_term,
     copies_of,
     diagonal,
     masked_logsumexp,
-    outer_of,
-    settle,
+    own_part,
     stratum_weight,
 )
 from fcco.functional._tensors import at_least_float32
@@ -34,7 +35,7 @@ def cox_inner(
     n_events: int | None = None,
     own_term: OwnTerm = "sampled",
     rows: Tensor | None = None,
-    outer: slice | None = None,
+    rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
     r"""log g of the partial likelihood for the events of a batch.
 
@@ -52,29 +53,30 @@ def cox_inner(
         n_events: events in it. If given, events and censored examples are weighed apart, and the batch may hold any
             share of each; if None the batch is taken as drawn at random from all.
         own_term: "exact" or "sampled".
-        rows: [B], which example each is, if one may stand twice.
-        outer: the part of the batch to estimate; None: all of it.
+        rows: [B + R], which example each is, if one may stand twice.
+        rivals: the same columns of further examples, [R] each, which no estimates are made of.
 
     Returns:
         inner [B], weight [B].
     """
     check_own_term(own_term)
+    (risk, time, event), own = join((risk, time, event), rivals)
     check_floats(risk, "risk", "[B]", room=4)
     check_time(time, risk, "risk")
     seen = as_mask(event, "event", risk, "risk", signs=False)
     risk = at_least_float32(risk)
     strata = _strata(seen, len(risk) if n is None else n, n_events)
-    theirs, own = against(time, outer)
-    at_risk = theirs >= own
+    theirs, mine = against(time, own)
+    at_risk = theirs >= mine
     if own_term == "sampled":
-        stands_for, known = _all_alike(strata, risk), outer_of(seen, outer)
+        stands_for, known = _all_alike(strata, risk), own_part(seen, own)
     else:
-        copies = copies_of(rows, risk, outer)
+        copies = copies_of(rows, risk, own)
         stands_for, known = _apart(strata, copies.sum(1), risk)
-        stands_for = torch.where(copies, diagonal(risk, outer), stands_for)
-        known = known & outer_of(seen, outer)
-    logits = above(risk, outer) + stands_for.log()
-    return settle(masked_logsumexp(logits, at_risk & (stands_for > 0)), known, log=True)
+        stands_for = torch.where(copies, diagonal(risk, own), stands_for)
+        known = known & own_part(seen, own)
+    logits = above(risk, own) + stands_for.log()
+    return as_estimate(masked_logsumexp(logits, at_risk & (stands_for > 0)), known, log=True)
 
 
 def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -> tuple[Tensor, Tensor]:

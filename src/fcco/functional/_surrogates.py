@@ -88,6 +88,8 @@ def resolve_surrogate(surrogate: SurrogateLike, margin: float = 1.0) -> Surrogat
     >>> resolve_surrogate("squared_hinge", margin=0.5)(torch.tensor([-1.0, 0.0, 1.0]))
     tensor([0.0000, 0.2500, 2.2500])
     """
+    if isinstance(surrogate, Surrogate):
+        return surrogate
     if not isinstance(surrogate, str):
         if not callable(surrogate):
             raise TypeError(f"surrogate must be a name or callable, got {type(surrogate).__name__}")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import NotFiniteError, as_index, has_repeats, reads_are_free, shape_of
-from fcco._coupled import CoupledLoss
+from fcco._checks import NotFiniteError, has_repeats, reads_are_free, shape_of
+from fcco._coupled import CoupledLoss, SharedEstimate
 from fcco._describe import fingerprint
 from fcco._outer import Outer
+from fcco._pool import EstimateFrom
 from fcco._rules import Rule
 from fcco._table import InnerTable
-from fcco.distributed._comm import gather_batch
-from fcco.distributed._meet import Shares
 from fcco.functional._checks import as_mask
-from fcco.functional._inner import Estimate
-from fcco.functional._tensors import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -120,58 +118,19 @@ class Loss(nn.Module):
         """What is known of the training set; None in ``eval()`` mode, where the batch is all there is."""
         return size if self.training else None
 
-    def _rows(self, index: Any, like: Any, name: str) -> Tensor | None:
-        """The rows of a batch, checked to be one a row of ``like``; None in ``eval()``, where they mean nothing."""
-        if not self.training or not isinstance(like, Tensor) or like.dim() == 0 or self._is_empty(like):
-            return None
-        return self._checked(_rows_for, index, like, name)
+    def _loss(self, estimate: EstimateFrom, *columns: Any, index: Any, **options: Any) -> Tensor:
+        """Return the loss of a batch, whose inner values ``estimate`` makes from a pool; options as ``pooled`` has."""
+        call = partial(self.coupled.pooled, estimate, columns, index, name=self.estimated_from, options=vars(self))
+        return self._naming_arguments(partial(call, **options))
 
-    def _pool(self, *batch: Any, gather: bool | None = None) -> tuple[Sequence[Any], slice | None]:
-        """The batch that inner sets are made of, which other ranks may have parts of, and which part is this rank's."""
-        layout = self.coupled.layout
-        group = self.coupled.group() if (layout.gather if gather is None else gather) else None
-        return (batch, None) if group is None else gather_batch(group, batch, self.coupled.settings(vars(self)))
+    def _shared_loss(self, estimate: Callable[..., SharedEstimate], *columns: Any) -> Tensor:
+        """Return the loss of a batch that says something of every row."""
+        return self._naming_arguments(partial(self.coupled.shared, estimate, columns, options=vars(self)))
 
-    def _once(self, *columns: Tensor) -> Sequence[Tensor]:
-        """Rows that all ranks have alike, which one rank is enough for: the others have none of them."""
-        ranks = self.coupled.group()
-        return columns if ranks is None or ranks.rank == 0 else [column[:0] for column in columns]
-
-    def _is_empty(self, values: Any) -> bool:
-        """Whether this rank has no part in a batch that other ranks may have."""
-        return isinstance(values, Tensor) and values.shape[:1] == (0,) and self.coupled.group() is not None
-
-    def _checked(self, function: Callable[..., Any], *batch: Any, **options: Any) -> Any:
-        """Call a function; what is wrong with this rank's batch concerns the ranks that wait for it too."""
+    def _naming_arguments(self, call: Callable[[], Tensor]) -> Tensor:
+        """Call the engine; if the inner values overflow, name the argument that they were made from."""
         try:
-            return function(*batch, **options)
-        except Exception as error:
-            self.coupled.refuse(error)
-
-    def _make(self, inner: Callable[..., Any], *batch: Any, **options: Any) -> Any:
-        """An inner estimate; of a rank without a batch, one of nothing that can be differentiated."""
-        if not self._is_empty(batch[0]):
-            return self._checked(inner, *batch, **options)
-        floats = [part for part in batch if isinstance(part, Tensor) and part.is_floating_point()]
-        like = at_least_float32(floats[0])
-        nothing = torch.cat([part.to(like).reshape(0, part.shape[1:].numel()) for part in floats], 1).sum(1)
-        return nothing if self.coupled.dim == 1 else nothing.unsqueeze(1).repeat(1, self.coupled.dim)
-
-    def _finish(self, estimate: Estimate | Tensor, index: Any, outer: slice | None = None) -> Tensor:
-        """The loss of an estimate, or of inner values whose f is averaged."""
-        inner = estimate if isinstance(estimate, Tensor) else estimate.inner
-        if outer is not None:
-            index = as_index(index, inner.device)[outer]
-        elif not self._is_empty(inner):
-            index = self._checked(_rows_for, index, inner, "the batch")
-        weight = None if isinstance(estimate, Tensor) else Shares(estimate.share, estimate.total)
-        return self._couple(inner, index, weight=weight)
-
-    def _couple(self, inner: Tensor, index: Any, **options: Any) -> Tensor:
-        if self.coupled.group() is not None:
-            options["alike"] = vars(self)
-        try:
-            return self.coupled(inner, index, **options)
+            return call()
         except NotFiniteError as error:
             if error.name != "inner":
                 raise
@@ -187,13 +146,6 @@ class Loss(nn.Module):
             return buffer.to(moved.device) if narrow else moved
 
         return super()._apply(keep_precision, recurse)
-
-
-def _rows_for(index: Any, like: Tensor, name: str) -> Tensor:
-    rows = as_index(index, like.device)
-    if len(rows) != len(like):
-        raise ValueError(f"index must have the shape [{len(like)}], as {name} has, got {shape_of(rows)}")
-    return rows
 
 
 def if_repeated(rows: Tensor | None) -> Tensor | None:

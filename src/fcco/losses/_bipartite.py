@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
+from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
@@ -114,21 +115,20 @@ class AveragePrecisionLoss(Loss):
             )
             if fused is not None:
                 return fused
-        (scores, target, index), outer = self._pool(scores, target, index)
-        rows = self._rows(index, scores, "scores")
-        estimate = self._make(
-            average_precision_inner,
-            scores,
-            target,
+        return self._loss(self._estimate, scores, target, index=index)
+
+    def _estimate(self, pool: Pool) -> Estimate:
+        estimate = average_precision_inner(
+            *pool.own,
+            rivals=pool.rivals,
+            rows=if_repeated(pool.rows),
             surrogate=self.surrogate,
             n=self._of_population(self.n),
             n_pos=self.n_pos,
             own_term=self.own_term,
-            rows=if_repeated(rows),
-            outer=outer,
         )
-        self._checked(check_members, rows, target == 1, split(self.n, self.n_pos, "n_pos", "positive", "negative"))
-        return self._finish(estimate, index, outer)
+        check_members(pool, 1, split(self.n, self.n_pos, "n_pos", "positive", "negative"))
+        return estimate
 
 
 class PNormPushLoss(Loss):
@@ -181,12 +181,12 @@ class PNormPushLoss(Loss):
             fused = fused_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
             if fused is not None:
                 return fused
-        (scores, target, index), outer = self._pool(scores, target, index)
-        rows = self._rows(index, scores, "scores")
-        estimate = self._make(p_norm_push_inner, scores, target, surrogate=self.surrogate, outer=outer)
-        strata = outer_only(self.coupled.n_outer, "negative", "positive")
-        self._checked(check_members, rows, target == 0, strata)
-        return self._finish(estimate, index, outer)
+        return self._loss(self._estimate, scores, target, index=index)
+
+    def _estimate(self, pool: Pool) -> Estimate:
+        estimate = p_norm_push_inner(*pool.own, rivals=pool.rivals, surrogate=self.surrogate)
+        check_members(pool, 0, outer_only(self.coupled.n_outer, "negative", "positive"))
+        return estimate
 
 
 class PartialAUCLoss(Loss):
@@ -234,11 +234,11 @@ class PartialAUCLoss(Loss):
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores, targets and rows, [B] each."""
-        (scores, target, index), outer = self._pool(scores, target, index)
-        estimate = self._make(
-            partial_auc_inner, scores, target, surrogate=self.surrogate, temperature=self.temperature, outer=outer
+        return self._loss(self._estimate, scores, target, index=index)
+
+    def _estimate(self, pool: Pool) -> Estimate:
+        estimate = partial_auc_inner(
+            *pool.own, rivals=pool.rivals, surrogate=self.surrogate, temperature=self.temperature
         )
-        rows = self._rows(index, scores, "scores")
-        strata = outer_only(self.coupled.n_outer, "positive", "negative")
-        self._checked(check_members, rows, target == 1, strata)
-        return self._finish(estimate, index, outer)
+        check_members(pool, 1, outer_only(self.coupled.n_outer, "positive", "negative"))
+        return estimate

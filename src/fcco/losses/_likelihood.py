@@ -50,7 +50,13 @@ class LatentVariableLoss(Loss):
 
     def forward(self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
         """The loss of a batch: log p(y|z, x) and E(x)·E(z), [B1, B2] each, and rows [B1]."""
-        return self._finish(self._make(latent_variable_inner, log_likelihood, log_weight, log_q=log_q), index)
+        return self._loss(
+            lambda pool: latent_variable_inner(*pool.own, log_q=log_q),
+            log_likelihood,
+            log_weight,
+            index=index,
+            gather=False,
+        )
 
 
 class SoftmaxLoss(Loss):
@@ -125,9 +131,14 @@ class SoftmaxLoss(Loss):
         own_term = self.own_term or ("sampled" if log_q is None else "exact")
         classes = {"target": target, "candidates": candidates}
         options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": own_term, **classes}
-        inner = self._make(softmax_inner, target_logit, sampled_logits, **options)
-        self._rows(index, target_logit, "target_logit")
-        return self._finish(inner, index)
+        return self._loss(
+            lambda pool: softmax_inner(*pool.own, **options),
+            target_logit,
+            sampled_logits,
+            index=index,
+            gather=False,
+            name="target_logit",
+        )
 
     def in_batch(self, scores: Tensor, items: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
         """The loss of a batch of two towers, in which every example has the others' targets as candidates.
@@ -155,6 +166,11 @@ class SoftmaxLoss(Loss):
         2019.
         """
         options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": self.own_term or "sampled"}
-        estimate = self._make(in_batch_softmax_inner, scores, items, **options)
-        self._rows(index, scores, "scores")
-        return self._finish(estimate, index)
+        return self._loss(
+            lambda pool: in_batch_softmax_inner(*pool.own, **options),
+            scores,
+            items,
+            index=index,
+            gather=False,
+            name="scores",
+        )

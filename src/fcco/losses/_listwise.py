@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fcco._checks import check_rows, shape_of
 from fcco._outer import Outer
+from fcco._pool import Estimate, Pool
 from fcco._rules import BSGD, SOAP, Rule
 from fcco.functional._checks import as_groups, check_choice, check_count, check_number, check_relevance
-from fcco.functional._inner import Estimate
 from fcco.functional._inner_listwise import (
     ListOwnTerm,
     Lists,
@@ -70,7 +70,7 @@ class _ListwiseLoss(Loss):
             self._identify(lists=torch.stack([lists.size, lists.relevant]))
         self._digits = torch.float64 if lists is None else lists.relevance.dtype  # digits that a cast adds are none
 
-    def _loss(
+    def _listwise_loss(
         self,
         inner: Callable[..., Estimate],
         scores: Tensor,
@@ -80,20 +80,21 @@ class _ListwiseLoss(Loss):
         **options: Any,
     ) -> Tensor:
         """The loss of a batch, whose inner estimate is made by ``inner`` with these options."""
-        (scores, relevance, query, index), outer = self._pool(scores, relevance, query, index)
-        rows = self._rows(index, scores, "scores")
-        lists = self._lists_of(rows)
-        options |= {"own_term": self.own_term, "rows": rows, "lists": lists, "outer": outer}
-        estimate = self._make(inner, scores, relevance, query, **options)
-        self._checked(check_lists, rows, relevance, query, lists, self._digits)
-        return self._finish(estimate, index, outer)
+
+        def estimate(pool: Pool) -> Estimate:
+            lists = self._lists_of(pool.rows)
+            made = inner(*pool.own, rivals=pool.rivals, rows=pool.rows, lists=lists, own_term=self.own_term, **options)
+            check_lists(pool.rows, *pool.joined()[1:], lists, self._digits)
+            return made
+
+        return self._loss(estimate, scores, relevance, query, index=index)
 
     def _lists_of(self, rows: Tensor | None) -> Lists | None:
         """What is known of the lists of some items, if anything is."""
         lists = [getattr(self, f"list_{name}") for name in Lists._fields]
         if rows is None or lists[0] is None:
             return None
-        self._checked(check_rows, rows, self.n)
+        check_rows(rows, self.n)
         # What does not raise at once must not be looked up either.
         return Lists(*lists).at(rows.clamp(0, self.n - 1))
 
@@ -154,7 +155,7 @@ class ListNetLoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        return self._loss(list_net_inner, scores, relevance, query, index, target=self.target)
+        return self._listwise_loss(list_net_inner, scores, relevance, query, index, target=self.target)
 
 
 class ListMLELoss(_ListwiseLoss):
@@ -204,7 +205,7 @@ class ListMLELoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        return self._loss(list_mle_inner, scores, relevance, query, index)
+        return self._listwise_loss(list_mle_inner, scores, relevance, query, index)
 
 
 @dataclass(frozen=True)
@@ -286,4 +287,4 @@ class NDCGLoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch of items: scores, relevances, queries and rows, [B] each."""
-        return self._loss(ndcg_inner, scores, relevance, query, index, surrogate=self.surrogate, k=self.k)
+        return self._listwise_loss(ndcg_inner, scores, relevance, query, index, surrogate=self.surrogate, k=self.k)

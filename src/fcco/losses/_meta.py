@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fcco._pool import Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._meta import Data, TaskLoss, adapt, check_tasks, parameter_count, task_losses
@@ -75,6 +76,10 @@ class MAMLLoss(Loss):
         """The loss of a batch of tasks, differentiable in the model's parameters."""
         if parameter_count(model) != self.table.dim:
             raise ValueError(f"the model has {parameter_count(model)} parameters, the table's rows {self.table.dim}")
-        inner = self._checked(adapt, model, support, lr=self.lr, loss=self.loss)
-        self._checked(check_tasks, query, "query", len(inner))
-        return self._couple(inner, index, sample=(model, query))
+
+        def estimate(pool: Pool) -> Tensor:
+            inner = adapt(model, support, lr=self.lr, loss=self.loss)
+            check_tasks(query, "query", len(inner))
+            return inner
+
+        return self._loss(estimate, index=index, gather=False, sample=(model, query))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import reads_are_free
+from fcco._pool import Pool
 from fcco.functional._inner import same
 from fcco.functional._inner_listwise import Lists
 from fcco.functional._tensors import narrower
@@ -28,16 +29,18 @@ class Stratum(NamedTuple):
         return f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
 
 
-def check_members(rows: Tensor | None, member: Tensor, strata: tuple[Stratum, Stratum]) -> None:
-    """Refuse a batch with an example that is both a member and not, or with more of either than the training data have.
+def check_members(pool: Pool, label: int, strata: tuple[Stratum, Stratum]) -> None:
+    """Refuse a pool with an example that is both a member and not, or with more of either than the training data have.
 
     Args:
-        rows: [B], which example each is; None: nothing is known of the training data.
-        member: [B] of bool.
+        pool: its last column says who is a member. Without rows, nothing is known of the training data.
+        label: of members.
         strata: the members, and the others.
     """
+    rows = pool.rows
     if rows is None or not reads_are_free(rows):
         return
+    member = pool.joined()[-1] == label
     distinct = rows[member].unique(), rows[~member].unique()
     for found, stratum in zip(distinct, strata, strict=True):
         if stratum.size is not None and len(found) > stratum.size:

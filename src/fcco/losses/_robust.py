@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fcco._coupled import SharedEstimate
 from fcco._rules import BSGD, SOAP, Rule
+from fcco._table import InnerTable
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_number, refuse_where
 from fcco.functional._inner import masked_logsumexp
 from fcco.functional._tensors import at_least_float32, widen
@@ -56,9 +58,7 @@ class InvariantLogisticLoss(Loss):
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: scores of observations [B1, B2], targets 0 and 1 (or bool) and rows [B1]."""
-        inner = self._make(_signed_mean, scores, target)
-        self._rows(index, scores, "scores")
-        return self._finish(inner, index)
+        return self._loss(lambda pool: _signed_mean(*pool.own), scores, target, index=index, gather=False)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,9 @@ class GroupDROLoss(Loss):
 
     def forward(self, losses: Tensor, group: Tensor) -> Tensor:
         """The loss of a batch: losses of examples and their groups, [B] each."""
-        (losses, group), _ = self._pool(losses, group, gather=True)
+        return self._shared_loss(self._estimate, losses, group)
+
+    def _estimate(self, table: InnerTable | None, losses: Tensor, group: Tensor) -> SharedEstimate:
         check_floats(losses, "losses", "[B]", room=max(2.0, 2 / self.temperature))
         check_integers(group, "group", losses, "losses")
         refuse_where("group", group, (group < 0) | (group >= self.n), f"outside the groups 0 to {self.n - 1}")
@@ -139,14 +141,12 @@ class GroupDROLoss(Loss):
         present = counts > 0
         inner = losses.new_zeros(self.n).index_add(0, rows, losses / counts[rows])
         known = present
-        if self._remembers():
+        if table is not None and not isinstance(self.coupled.rule, BSGD):
             # The gradient of the groups at hand is scaled up to that of all groups; the value is not.
             inner = inner + (inner - inner.detach()) * (1 / self._presence(present, losses) - 1)
-            table = self.table.full()
             known = present | table.visited(None).bool()
             inner = torch.where(present, inner, table.read(None, cold=0.0).to(losses.device))
-        inner, everyone, present, known = self._once(inner, torch.arange(self.n, device=losses.device), present, known)
-        return self._couple(inner, everyone, weight=present, sample=known)
+        return SharedEstimate(inner, present, sample=known)
 
     def _presence(self, present: Tensor, losses: Tensor) -> Tensor:
         """How often each group comes in batches of this size: [K], or the same for all."""
@@ -156,7 +156,3 @@ class GroupDROLoss(Loss):
         left = self.group_sizes.sum() - torch.arange(len(losses), device=losses.device)
         met = (widen(self.group_sizes).unsqueeze(1) / left.clamp(min=1)).clamp(max=1)
         return -torch.expm1(torch.log1p(-met).sum(1)).to(losses.dtype)
-
-    def _remembers(self) -> bool:
-        """Whether groups that the batch lacks are known from earlier ones."""
-        return self.training and torch.is_grad_enabled() and not isinstance(self.coupled.rule, BSGD)

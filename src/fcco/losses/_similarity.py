@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._inner import OwnTerm, check_own_term
@@ -83,20 +84,19 @@ class NCALoss(Loss):
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: embeddings [B, d], labels and rows [B]."""
-        (embeddings, labels, index), outer = self._pool(embeddings, labels, index)
-        rows = self._rows(index, embeddings, "embeddings")
-        estimate = self._make(
-            nca_inner,
-            embeddings,
-            labels,
+        return self._loss(self._estimate, embeddings, labels, index=index)
+
+    def _estimate(self, pool: Pool) -> Estimate:
+        estimate = nca_inner(
+            *pool.own,
+            rivals=pool.rivals,
+            rows=pool.rows,
             n=self._of_population(self.n),
             class_sizes=self._of_population(self.class_sizes),
-            rows=rows,
-            outer=outer,
             needs_mate=self.log_likelihood,
         )
-        self._checked(check_class_sizes, rows, labels, self.class_sizes)
-        return self._finish(estimate, index, outer)
+        check_class_sizes(pool.rows, pool.joined()[1], self.class_sizes)
+        return estimate
 
 
 class ContrastiveLoss(Loss):
@@ -149,17 +149,16 @@ class ContrastiveLoss(Loss):
 
     def forward(self, first: Tensor, second: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: two views or kinds of each example [B, d], and rows [B]."""
-        (first, second, index), outer = self._pool(first, second, index)
-        estimate = self._make(
-            contrastive_inner,
-            first,
-            second,
+        return self._loss(self._estimate, first, second, index=index)
+
+    def _estimate(self, pool: Pool) -> Estimate:
+        return contrastive_inner(
+            *pool.own,
+            rivals=pool.rivals,
+            rows=pool.rows,
             temperature=self.temperature,
             mode=self.mode,
             include_positive=self.include_positive,
             n=self._of_population(self.n),
             own_term=self.own_term,
-            rows=self._rows(index, first, "first"),
-            outer=outer,
         )
-        return self._finish(estimate, index, outer)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of, whole_number
+from fcco._coupled import SharedEstimate
+from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask, check_floats, check_time, refuse_where
@@ -74,23 +76,20 @@ class CoxLoss(Loss):
 
     def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor) -> Tensor:
         """The loss of a batch: log-hazards, times, events and rows, [B] each."""
-        (risk, time, event, index), outer = self._pool(risk, time, event, index)
-        rows = self._rows(index, risk, "risk")
-        estimate = self._make(
-            cox_inner,
-            risk,
-            time,
-            event,
+        return self._loss(self._estimate, risk, time, event, index=index)
+
+    def _estimate(self, pool: Pool) -> Estimate:
+        estimate = cox_inner(
+            *pool.own,
+            rivals=pool.rivals,
+            rows=pool.rows,
             n=self._of_population(self.n),
             n_events=self._of_population(self.n_events),
             own_term=self.own_term,
-            rows=rows,
-            outer=outer,
         )
         if self.n_events is not None:
-            strata = split(self.n, self.n_events, "n_events", "event", "censored example")
-            self._checked(check_members, rows, event == 1, strata)
-        return self._finish(estimate, index, outer)
+            check_members(pool, 1, split(self.n, self.n_events, "n_events", "event", "censored example"))
+        return estimate
 
 
 # An estimate of a sum over m examples weighs in the gradient as if it were at most so many shares of 1 / sqrt(m) above
@@ -204,10 +203,11 @@ class BaselineCoxLoss(Loss):
     def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Any = None) -> Tensor:
         """The loss of a batch: log-hazards, times and events, [B] each."""
         if not (self.training and torch.is_grad_enabled()):
-            return self._finish(self._make(cox_inner, risk, time, event), torch.arange(len(risk), device=risk.device))
-        (risk, time, event), _ = self._pool(risk, time, event, gather=True)
-        sums, members, seen, total = self._make(self._look, risk, time, event)
-        table = self.table.full()
+            return self._loss(lambda pool: cox_inner(*pool.own), risk, time, event, index=range(len(risk)))
+        return self._shared_loss(self._estimate, risk, time, event)
+
+    def _estimate(self, table: InnerTable, risk: Tensor, time: Tensor, event: Tensor) -> SharedEstimate:
+        sums, members, seen, total = self._look(risk, time, event)
         visited = table.visited(None).bool().to(sums.device)
         held = table.read(None, cold=-math.inf).to(sums.device)
         dtype = torch.promote_types(sums.dtype, held.dtype)
@@ -222,11 +222,7 @@ class BaselineCoxLoss(Loss):
         # The number of events in a batch is chance, and not to be multiplied by how large h is altogether.
         level = torch.where(visited[0], held[0], sums.detach()[0]) - math.log(self.n_examples)
         seen = seen - torch.where(level > -math.inf, level, 0.0) * (total - 1)
-        ranks = self.coupled.group()
-        parts = 1 if ranks is None else ranks.size  # the mean over ranks divides by it
-        rows = torch.arange(self.n, device=risk.device)
-        sums, rows, weight, seen = self._once(sums, rows, weight, parts * seen.unsqueeze(0))
-        return self._couple(sums, rows, weight=weight) - seen.sum()
+        return SharedEstimate(sums, weight, extra=-seen)
 
     def _soon(self, table: InnerTable, held: Tensor, sums: Tensor) -> Tensor:
         """[K]: what the rows will be after this step, by a moving average."""

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from fcco.distributed._comm import Layout, current_group, gather_batch
-from fcco.distributed._sharded import ShardedTable
+from fcco.placement._messages import Layout, current_group, gather_batch
+from fcco.placement._sharded_table import ShardedTable
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -12,7 +12,7 @@ inner sets span the ranks. Nothing needs to be said for that; :func:`configure` 
 - A batch that one rank refuses, or whose f fails on one, raises on all of them, before any table has changed.
 """
 
-from fcco.distributed._configure import configure, full_state_dict, gather, snapshot
-from fcco.distributed._sharded import ShardedTable
+from fcco.placement._configure import configure, full_state_dict, gather, snapshot
+from fcco.placement._sharded_table import ShardedTable
 
 __all__ = ["ShardedTable", "configure", "full_state_dict", "gather", "snapshot"]

@@ -66,7 +66,7 @@ def device_of(group: Group) -> torch.device:
 
 
 def agree(
-    group: Group, error: Exception | None, numbers: Tensor, alike: Mapping[str, str], each: Tensor | None = None
+    group: Group, error: Exception | None, numbers: Tensor, settings: Mapping[str, str], each: Tensor | None = None
 ) -> list[list[float]]:
     """Tell every rank some numbers of this one; raise on all of them if any has an error, or differs from the others.
 
@@ -76,13 +76,13 @@ def agree(
         group: the ranks.
         error: what is wrong with this rank's batch, if anything.
         numbers: [2] of float64.
-        alike: what must be the same on all ranks, by name.
+        settings: what must be the same on all ranks, by name.
         each: [k], one more number for each rank by itself.
 
     Returns:
         The numbers of every rank, with what it has for this one by itself as the last.
     """
-    mark = int(digest("\n".join(f"{name}={text}" for name, text in alike.items()).encode()), 16)
+    mark = int(digest("\n".join(f"{name}={text}" for name, text in settings.items()).encode()), 16)
     head = torch.tensor([error is not None, mark], dtype=torch.float64, device=numbers.device)
     line = torch.cat([head, numbers]).unsqueeze(0)
     if each is None:
@@ -98,13 +98,13 @@ def agree(
         if refused:
             raise RuntimeError(f"rank {rank} has refused its batch, so that no rank takes this step")
     if any(theirs != mark for _, theirs, *_ in lines):
-        raise ValueError(_difference(_tell(group, alike, numbers.device)))
+        raise ValueError(_difference(_tell(group, settings, numbers.device)))
     return [line[2:] for line in lines]
 
 
-def _tell(group: Group, alike: Mapping[str, str], device: torch.device) -> list[dict[str, str]]:
+def _tell(group: Group, settings: Mapping[str, str], device: torch.device) -> list[dict[str, str]]:
     """What every rank has."""
-    content = torch.tensor(list(json.dumps(dict(alike)).encode()), dtype=torch.uint8, device=device)
+    content = torch.tensor(list(json.dumps(dict(settings)).encode()), dtype=torch.uint8, device=device)
     lengths = _gather_evenly(group, torch.tensor([len(content)], device=device)).tolist()
     (every,) = all_gather(group, [content], lengths)
     return [json.loads(bytes(part.tolist())) for part in every.split(lengths)]
@@ -194,15 +194,15 @@ class _Gather(torch.autograd.Function):
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def gather_batch(
-    group: Group, columns: Sequence[Any], alike: Mapping[str, str] | None = None
+    group: Group, columns: Sequence[Any], settings: Mapping[str, str] | None = None
 ) -> tuple[list[Tensor], slice]:
     """The rows of all ranks, with gradient, and where this rank's stand among them.
 
     Raises on all ranks where one has something else than tensors with the same number of rows, or differs from the
-    others in these or in what is ``alike``.
+    others in these or in what is ``settings``.
     """
     error: Exception | None = None
-    device, alike = device_of(group), dict(alike or {})
+    device, settings = device_of(group), dict(settings or {})
     try:
         if not isinstance(columns[0], Tensor):
             raise TypeError(f"the first argument must be a tensor, got {type(columns[0]).__name__}")
@@ -210,11 +210,11 @@ def gather_batch(
         columns = [as_rows(column, device) for column in columns]
         if len({len(column) for column in columns}) > 1:
             raise ValueError(f"the arguments differ in length: {[len(column) for column in columns]}")
-        alike |= {f"argument {place}": _kind(column) for place, column in enumerate(columns)}
+        settings |= {f"argument {place}": _kind(column) for place, column in enumerate(columns)}
     except Exception as caught:
         error, columns = caught, [torch.zeros(0)]
     length = torch.tensor([len(columns[0]), 0], dtype=torch.float64, device=device)
-    lengths = [int(line[0]) for line in agree(group, error, length, alike)]
+    lengths = [int(line[0]) for line in agree(group, error, length, settings)]
     if not any(lengths):
         raise ValueError("the batch is empty on all ranks")
     if not any(column.requires_grad for column in columns):

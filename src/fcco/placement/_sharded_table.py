@@ -1,4 +1,4 @@
-"""A table of which every rank has a block of rows."""
+"""A table of which every rank keeps a block of rows."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fcco._space import Rate
-from fcco._table import ANOTHER_RANKS_ROWS, EXTRA_STATE, ROW_BUFFERS, InnerTable
-from fcco.distributed._comm import Group, Layout, all_gather, current_group, device_of
+from fcco._table import ANOTHER_RANKS_ROWS, EXTRA_STATE, ROW_BUFFERS, InnerTable, pack_identity
+from fcco.placement._messages import Group, Layout, all_gather, current_group, device_of
 
 
-class ShardedTable(InnerTable):
-    """A table of n rows over k ranks, each of which has a block of ⌈n/k⌉ rows (the last ones fewer, or none).
+class ShardedTable(nn.Module):
+    """A table of n rows over k ranks, each of which keeps a block of ⌈n/k⌉ rows (the last ranks fewer, or none).
 
-    What every rank has is no buffer of this module, so that wrappers which broadcast the buffers of rank 0 do not
-    overwrite it. In ``state_dict`` the rows are ``DTensor`` s, sharded by row, which ``torch.distributed.checkpoint``
-    saves and loads under any number of ranks; ``load_state_dict`` takes these, or whole tensors of n rows.
+    It is no :class:`fcco.InnerTable`: a rank can neither read nor write the rows of another. What this rank keeps is
+    :attr:`block`, and :meth:`full` collects the whole.
 
-    Args:
-        table: the whole table, of which this rank's block is copied.
-        group: the ranks.
+    The block is not a buffer of this module, so that wrappers which broadcast the buffers of rank 0 do not overwrite
+    it. In ``state_dict`` the rows are ``DTensor`` s, sharded by row, which ``torch.distributed.checkpoint`` saves and
+    loads under any number of ranks. ``load_state_dict`` takes these, or whole tensors of n rows.
+
+    Parameters
+    ----------
+    table : InnerTable
+        The whole table, of which this rank's block is copied.
+    group : Group
+        The ranks.
     """
 
     def __init__(self, table: InnerTable, group: Group) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         self.n, self.dim, self.log = table.n, table.dim, table.log
-        self.space, self.decays, self.identity = table.space, table.decays, table.identity
+        self.identity = table.identity
         self.group = group
         self.rows_a_rank = -(-table.n // group.size)
         self.first = min(group.rank * self.rows_a_rank, table.n)
@@ -45,7 +50,7 @@ class ShardedTable(InnerTable):
         return [min(self.rows_a_rank, self.n - start) for start in starts]
 
     @property
-    def block(self) -> InnerTable:  # type: ignore[override]
+    def block(self) -> InnerTable:
         """The rows of this rank, from ``first`` on."""
         group = current_group(Layout(group=self.group.handle))
         if group is None or group.size != self.group.size:
@@ -56,37 +61,21 @@ class ShardedTable(InnerTable):
         return self._held[0]
 
     @property
-    def u(self) -> Tensor:  # type: ignore[override]
+    def u(self) -> Tensor:
         """The values of this rank's rows."""
         return self._held[0].u
 
     @property
-    def visits(self) -> Tensor:  # type: ignore[override]
+    def visits(self) -> Tensor:
         """Which of this rank's rows have been visited."""
         return self._held[0].visits
 
     @property
-    def step(self) -> Tensor:  # type: ignore[override]
+    def step(self) -> Tensor:
         """How many steps there have been."""
         return self._held[0].step
 
-    def read(self, rows: Tensor | None, cold: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
-        """The values of some of this rank's rows, counted from ``first``."""
-        return self.block.read(rows, cold, dtype)
-
-    def visited(self, rows: Tensor | None) -> Tensor:
-        """How often some of this rank's rows have been written, counted from ``first``."""
-        return self.block.visited(rows)
-
-    def write(self, rows: Tensor | None, values: Tensor, rate: Rate = 0.0, where: Tensor | None = None) -> None:
-        """Set some of this rank's rows, counted from ``first``."""
-        self.block.write(rows, values, rate, where)
-
-    def promote(self, dtype: torch.dtype) -> None:
-        """Hold the values in ``dtype`` if it is wider than the present one."""
-        self._held[0].promote(dtype)
-
-    def full(self) -> InnerTable:  # type: ignore[override]
+    def full(self) -> InnerTable:
         """A copy of the whole table, on every rank; all ranks call it together."""
         block = self.block
         names = [name for name in ROW_BUFFERS if name in block._buffers]
@@ -102,7 +91,7 @@ class ShardedTable(InnerTable):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name, buffer in self._held[0].named_buffers():
             destination[prefix + name] = self._distributed(buffer) if name in ROW_BUFFERS else buffer.detach()
-        destination[prefix + EXTRA_STATE] = self.get_extra_state()
+        destination[prefix + EXTRA_STATE] = pack_identity(self)
 
     def _distributed(self, rows: Tensor) -> Tensor:
         from torch.distributed.device_mesh import DeviceMesh
