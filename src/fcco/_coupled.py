@@ -480,9 +480,9 @@ class CoupledLoss(nn.Module):
         visit = None
         if self.observers:
             where = torch.from_numpy(rows)
-            values = (torch.as_tensor(part).to(table.u.dtype) for part in (inner, old))
+            estimate, before = (torch.as_tensor(part).to(table.u.dtype) for part in (inner, old))
             seen = table.visited(where).bool()
-            visit = Visit(where, *values, seen, torch.ones_like(seen))
+            visit = Visit(where, estimate, before, seen, torch.ones_like(seen))
         if not self._is_frozen:
             table.write_arrays(rows, new)
         if visit is not None:

@@ -160,13 +160,13 @@ def contrastive_inner(
         sides[0].append(product(own_a, a.T) / temperature)
         sides[1].append(product(own_b, b.T) / temperature)
     other = ~copies_of(rows, a, own)
-    rivals = other.sum(1).to(a.dtype) * len(sides[0])
-    candidates = rivals if own_term == "sampled" or n is None else torch.full_like(rivals, (n - 1) * len(sides[0]))
+    sampled = other.sum(1).to(a.dtype) * len(sides[0])
+    candidates = sampled if own_term == "sampled" or n is None else torch.full_like(sampled, (n - 1) * len(sides[0]))
     positive = across.diagonal().unsqueeze(1)
     columns = []
     for blocks in sides:
         logits = torch.cat([block - positive for block in blocks], 1)
-        log_mean = masked_logsumexp(logits, other.repeat(1, len(blocks))) - rivals.clamp(min=1).log()
+        log_mean = masked_logsumexp(logits, other.repeat(1, len(blocks))) - sampled.clamp(min=1).log()
         if include_positive:
             log_sum = torch.logaddexp(log_mean + candidates.log(), torch.zeros_like(log_mean))
             log_mean = log_sum - candidates.log1p()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from fcco._checks import whole_number
@@ -129,7 +131,7 @@ class SoftmaxLoss(Loss):
         target are left out.
         """
         own_term = self.own_term or ("sampled" if log_q is None else "exact")
-        classes = {"target": target, "candidates": candidates}
+        classes: dict[str, Any] = {"target": target, "candidates": candidates}
         options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": own_term, **classes}
         return self._loss(
             lambda pool: softmax_inner(*pool.own, **options),
@@ -165,7 +167,7 @@ class SoftmaxLoss(Loss):
         Reference: Yi et al., *Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations*, RecSys
         2019.
         """
-        options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": self.own_term or "sampled"}
+        options: Any = {"n_classes": self.n_classes, "log_q": log_q, "own_term": self.own_term or "sampled"}
         return self._loss(
             lambda pool: in_batch_softmax_inner(*pool.own, **options),
             scores,

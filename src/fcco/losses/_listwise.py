@@ -84,7 +84,8 @@ class _ListwiseLoss(Loss):
         def estimate(pool: Pool) -> Estimate:
             lists = self._lists_of(pool.rows)
             made = inner(*pool.own, rivals=pool.rivals, rows=pool.rows, lists=lists, own_term=self.own_term, **options)
-            check_lists(pool.rows, *pool.joined()[1:], lists, self._digits)
+            _, relevances, queries = pool.joined()
+            check_lists(pool.rows, relevances, queries, lists, self._digits)
             return made
 
         return self._loss(estimate, scores, relevance, query, index=index)

@@ -65,7 +65,9 @@ def configure(
         if offload:
             table.cpu().offload = True
         ranks = current_group(loss.layout)
-        loss.table = table if ranks is None or not sharded else ShardedTable(table, ranks)
+        loss.table = table
+        if ranks is not None and sharded:
+            loss.table = ShardedTable(table, ranks)  # type: ignore[assignment]
     return module
 
 
