@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import NotFiniteError, has_repeats, reads_are_free, shape_of
-from fcco._coupled import CoupledLoss, SharedEstimate
+from fcco._coupled import CoupledLoss
 from fcco._describe import fingerprint
 from fcco._outer import Outer
 from fcco._pool import EstimateFrom
 from fcco._rules import Rule
+from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask
 

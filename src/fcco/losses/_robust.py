@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco._coupled import SharedEstimate
 from fcco._rules import BSGD, SOAP, Rule
+from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_number, refuse_where
 from fcco.functional._inner import masked_logsumexp

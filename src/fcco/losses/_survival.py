@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of, whole_number
-from fcco._coupled import SharedEstimate
 from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
+from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask, check_floats, check_time, refuse_where
 from fcco.functional._inner import OwnTerm, check_own_term, stratum_weight
