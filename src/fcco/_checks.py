@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -180,12 +180,26 @@ def as_index(index: Any, device: torch.device) -> Tensor:
     return index if index.device == device else index.to(device, non_blocking=device.type != "cpu")
 
 
-def as_rows_of(values: Tensor, index: Any, name: str) -> Tensor:
-    """Return ``index`` as rows, one for each of ``values``, which the error message calls ``name``."""
-    rows = as_index(index, values.device)
-    if len(rows) != len(values):
-        raise ValueError(f"index must have the shape [{len(values)}], as {name} has, got {shape_of(rows)}")
-    return rows
+class Rows(NamedTuple):
+    """The rows of a batch, checked: int64, on the batch's device, within the table."""
+
+    values: Tensor
+    may_repeat: bool
+    """False if no row appears twice."""
+
+
+def as_rows(index: Any, n: int, device: torch.device) -> Rows:
+    """Return ``index`` as rows of a table of n."""
+    if isinstance(index, Rows):
+        return index
+    rows = as_index(index, device)
+    return Rows(rows, check_rows(rows, n))
+
+
+def check_one_each(index: Tensor, values: Tensor, name: str) -> None:
+    """Refuse an index that does not have an entry for each of ``values``, which the message calls ``name``."""
+    if len(index) != len(values):
+        raise ValueError(f"index must have the shape [{len(values)}], as {name} has, got {shape_of(index)}")
 
 
 def is_empty(values: Any) -> bool:
@@ -208,6 +222,12 @@ def check_rows(rows: Tensor, n: int) -> bool:
 def has_repeats(ordered: NDArray[np.int64]) -> bool:
     """Return whether a value appears twice in a sorted array."""
     return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
+
+
+def check_same_length(inner: Tensor, rows: Tensor) -> None:
+    """Refuse an index that is longer or shorter than ``inner``."""
+    if inner.shape[0] != rows.shape[0]:
+        raise ValueError(f"inner {shape_of(inner)} and index {shape_of(rows)} differ in length")
 
 
 def check_weight(weight: Any, rows: Tensor, dtype: torch.dtype) -> Tensor:

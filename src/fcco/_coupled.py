@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from fcco._checks import (
     as_index,
-    as_rows_of,
+    as_rows,
     check_finite,
     check_gradient,
     check_inner,
+    check_one_each,
     check_rows,
+    check_same_length,
     guarded,
     is_empty,
     reads_are_free,
@@ -309,26 +311,32 @@ class CoupledLoss(nn.Module):
     ) -> Tensor:
         f = self._f if sample is None else partial(self._f, sample=sample)
         if placement is None:
-            rows = as_rows_of(columns[0], index, name) if self.training and columns else None
-            inner, shares = split_estimate(estimate(Pool(columns, None, rows)))
-            return self._plug_in(f, inner, as_rows_of(inner, index, "the batch"), shares)
-        rivals, rows = None, index
+            known = self.training and _is_batch(columns)
+            pool = Pool(columns, None, as_index(index, columns[0].device) if known else None)
+            inner, shares = split_estimate(estimate(pool))
+            check_one_each(as_index(index, inner.device), inner, "the batch")
+            return self._plug_in(f, inner, index, shares)
+        rivals = None
         if gather:
-            (*columns, rows), others = placement.gather((*columns, index), settings)
+            (*columns, index), others = placement.gather((*columns, index), settings)
             if others is not None:
                 *rivals, their_rows = others
         try:
             if rivals is not None:
-                pool = Pool(columns, rivals, as_index(torch.cat([rows, their_rows]), rows.device))
-                inner, shares = split_estimate(estimate(pool))
-            elif placement.may_be_empty() and columns and is_empty(columns[0]):
+                rows = as_rows(torch.cat([index, their_rows]), self.n, index.device)
+                inner, shares = split_estimate(estimate(Pool(columns, rivals, *rows)))
+            elif not placement.alone and _is_batch(columns) and len(columns[0]) == 0:
                 inner, shares = estimate_of_nothing(columns, self.dim), None
             else:
-                rows = as_rows_of(columns[0], rows, name) if columns else rows
-                inner, shares = split_estimate(estimate(Pool(columns, None, rows)))
+                pool = Pool(columns)
+                if _is_batch(columns):
+                    index = checked = as_rows(index, self.n, columns[0].device)
+                    check_one_each(checked.values, columns[0], name)
+                    pool = Pool(columns, None, *checked)
+                inner, shares = split_estimate(estimate(pool))
         except Exception as error:
             placement.refuse(error)
-        return self._take_step(placement, f, inner, rows, shares, None, settings)
+        return self._take_step(placement, f, inner, index, shares, None, settings)
 
     def _shared_step(
         self,
@@ -389,18 +397,22 @@ class CoupledLoss(nn.Module):
     def _check(self, placement: Placement, inner: Any, index: Any, weight: Any, previous: Any) -> Inputs:
         """Refuse bad input. The part of a batch that one rank has may be empty."""
         table, all_rows = placement.table, self.rule.all_rows
-        if placement.may_be_empty() and is_empty(index) and isinstance(inner, Tensor) and (all_rows or len(inner) == 0):
+        if not placement.alone and is_empty(index) and isinstance(inner, Tensor) and (all_rows or len(inner) == 0):
             inner = inner if all_rows else inner.reshape(0, *table.u.shape[1:])
             nothing = inner.new_zeros(0)
             # Only a rank without rows may leave out the previous estimate.
             previous = inner if self.rule.needs_previous and previous is None else previous
             return Inputs(inner, nothing.long(), Shares(nothing, nothing.sum()), previous, may_repeat=True)
         inner = check_inner(inner, self.dim)
-        rows = as_index(index, inner.device)
-        shares = as_shares(weight, rows, torch.promote_types(inner.dtype, torch.float32), needed=not placement.alone)
-        may_repeat = self._check_values(table, inner, rows, previous)
+        self._check_values(table, inner, previous)
+        rows = as_rows(index, self.n, inner.device)
+        if not all_rows:
+            check_same_length(inner, rows.values)
+        dtype = torch.promote_types(inner.dtype, torch.float32)
+        shares = as_shares(weight, rows.values, dtype, needed=not placement.alone)
         # Rows that one rank has once may come from another rank too.
-        return Inputs(inner, rows, shares, previous, may_repeat or not (placement.alone or all_rows))
+        may_repeat = not all_rows and (rows.may_repeat or not placement.alone)
+        return Inputs(inner, rows.values, shares, previous, may_repeat)
 
     @property
     def _may_overflow(self) -> bool:
@@ -408,18 +420,21 @@ class CoupledLoss(nn.Module):
 
     def _loss_of(self, f: Outer, table: InnerTable, step: Step, rows: Tensor, weight: Tensor | None) -> Tensor:
         """Return the value of f at the new rows, with the gradient at the rows that the rule says."""
+        inner, new, at = step.inner, step.new, step.at
+        if step.sampled is not None:
+            inner, new, at = (part.index_select(0, step.sampled) for part in (inner, new, at))
         with torch.no_grad():
             # f may work in place, so it gets a copy of what the table will hold.
-            value = None if step.at is step.new else total(f(_take(step.new, step.sampled).clone(), rows), weight)
-        inner = _take(step.inner, step.sampled)
-        if self._may_overflow:
+            value = None if step.at is step.new else total(f(new.clone(), rows), weight)
+        unbounded = self._may_overflow
+        if unbounded:
             inner = guarded(inner)
-        carrier = table.space.carry(inner, _take(step.at, step.sampled))
+        carrier = table.space.carry(inner, at)
         if weight is not None:
             # No gradient flows to padding, where the derivative of f need not exist.
             carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
         loss = total(f(carrier, rows), weight)
-        if self._may_overflow:
+        if unbounded:
             remedy = "safeguard=True" if isinstance(self.rule, SOX) else "fcco.SOX"
             check_gradient(loss, inner, rows, f"{self.rule} does not bound g / u, as {remedy} does")
         if value is not None:
@@ -468,8 +483,8 @@ class CoupledLoss(nn.Module):
         shares = as_shares(weight, rows, dtype, needed=False)
         if self.rule.all_rows and inner.shape[0] == self.n:
             check_rows(rows, self.n)
-            inner = _take(inner, rows)
-        _check_same_length(inner, rows)
+            inner = inner.index_select(0, rows)
+        check_same_length(inner, rows)
         check_finite(inner, self.log)
         return total(f(inner.to(dtype, copy=True), rows), None if shares is None else shares.weight())
 
@@ -506,18 +521,15 @@ class CoupledLoss(nn.Module):
         where = torch.ones_like(seen) if own.where is None else own.where
         return Visit(rows, own.estimate, before, seen, where)
 
-    def _check_values(self, table: InnerTable, inner: Tensor, rows: Tensor, previous: Tensor | None) -> bool:
-        """Refuse invalid values; return whether a row may appear more than once."""
+    def _check_values(self, table: InnerTable, inner: Tensor, previous: Tensor | None) -> None:
+        """Refuse invalid estimates."""
         device = table.u.device
         if inner.device != device and not table.offload:
             raise ValueError(f"inner is on {inner.device}, the table on {device}: move one with .to()")
-        if self.rule.all_rows:
-            if inner.shape[0] != self.n:
-                raise ValueError(
-                    f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows, got {shape_of(inner)}"
-                )
-        else:
-            _check_same_length(inner, rows)
+        if self.rule.all_rows and inner.shape[0] != self.n:
+            raise ValueError(
+                f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows, got {shape_of(inner)}"
+            )
         if (previous is not None) != self.rule.needs_previous:
             verb = "needs" if self.rule.needs_previous else "takes no"
             raise ValueError(f"{type(self.rule).__name__} {verb} previous=, an estimate at the previous weights")
@@ -527,7 +539,6 @@ class CoupledLoss(nn.Module):
             if previous.shape != inner.shape:
                 raise ValueError(f"previous must have inner's shape {shape_of(inner)}, got {shape_of(previous)}")
             check_finite(previous, self.log, "previous")
-        return check_rows(rows, self.n) and not self.rule.all_rows
 
     def _batch(self, placement: Placement, change: Change, repeats: Repeats | None) -> Batch:
         table, estimate, previous = placement.table, change.estimate, change.previous
@@ -591,10 +602,6 @@ def _at_least_one(count: Rate) -> Rate:
     return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
 
 
-def _take(values: Tensor, rows: Tensor | None) -> Tensor:
-    return values if rows is None else values.index_select(0, rows)
-
-
-def _check_same_length(inner: Tensor, rows: Tensor) -> None:
-    if inner.shape[0] != rows.shape[0]:
-        raise ValueError(f"inner {shape_of(inner)} and index {shape_of(rows)} differ in length")
+def _is_batch(columns: Sequence[Any]) -> bool:
+    """Return whether there is a column of examples, which an index must match."""
+    return len(columns) > 0 and isinstance(columns[0], Tensor) and columns[0].dim() > 0

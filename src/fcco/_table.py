@@ -182,12 +182,14 @@ class InnerTable(nn.Module):
     def read(self, rows: Tensor | None, cold: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
         """Return the values of ``rows`` (None: all rows), and ``cold`` where a row was never written."""
         buffers: dict[str, Any] = self._buffers
-        values = self._take(buffers["u"], rows)
+        values, visits = buffers["u"], buffers["visits"]
+        if rows is not None:
+            values, visits = values.index_select(0, rows), visits.index_select(0, rows)
+        seen = visits.bool()
         values = values if dtype is None else values.to(dtype)
         if self.decays:
             since_write = buffers["log_decay"] - self._take(buffers["log_decay_at_write"], rows)
             values = self.space.decay(values, as_column(since_write, values))
-        seen = self.visited(rows).bool()
         if reads_are_free(seen) and seen.all():
             return values
         return torch.where(as_column(seen, values), values, cold)

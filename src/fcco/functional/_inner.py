@@ -90,7 +90,7 @@ def stratum_weight(
     Returns:
         Of the shape of b or c; where the batch has nobody (else) of the stratum, it is a number without a use.
     """
-    count = _rivals(member, copies).to(like.dtype)
+    count = (member.sum(-1) if copies is None else member.sum(-1) - copies).to(like.dtype)
     rest = population - int(copies is not None)
     rest = rest.clamp(min=0) if isinstance(rest, Tensor) else rest  # where a batch is all there is, it may lack some
     return rest / count.clamp(min=1)
@@ -98,11 +98,8 @@ def stratum_weight(
 
 def can_estimate(member: Tensor, population: int | Tensor, *, copies: int | Tensor | None = None) -> Tensor:
     """Whether the batch has a member of the stratum (other than the own), or the population has none either."""
-    return (_rivals(member, copies) > 0) | (population <= int(copies is not None))
-
-
-def _rivals(member: Tensor, copies: int | Tensor | None) -> Tensor:
-    return member.sum(-1) if copies is None else member.sum(-1) - copies
+    others = member.sum(-1) if copies is None else member.sum(-1) - copies
+    return (others > 0) | (population <= int(copies is not None))
 
 
 def masked_logsumexp(values: Tensor, where: Tensor) -> Tensor:

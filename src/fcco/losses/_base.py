@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import NotFiniteError, has_repeats, reads_are_free, shape_of
+from fcco._checks import NotFiniteError, shape_of
 from fcco._coupled import CoupledLoss
 from fcco._describe import fingerprint
 from fcco._outer import Outer
@@ -147,10 +147,3 @@ class Loss(nn.Module):
             return buffer.to(moved.device) if narrow else moved
 
         return super()._apply(keep_precision, recurse)
-
-
-def if_repeated(rows: Tensor | None) -> Tensor | None:
-    """The rows, or None if it costs nothing to see that none stands twice."""
-    if rows is None or not reads_are_free(rows):
-        return rows
-    return rows if has_repeats(np.sort(rows.numpy())) else None

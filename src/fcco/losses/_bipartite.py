@@ -15,7 +15,7 @@ from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.losses._base import Loss, Scale, count_positives, if_repeated, minus_share
+from fcco.losses._base import Loss, Scale, count_positives, minus_share
 from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
 from fcco.losses._population import check_members, outer_only, split
 
@@ -121,7 +121,7 @@ class AveragePrecisionLoss(Loss):
         estimate = average_precision_inner(
             *pool.own,
             rivals=pool.rivals,
-            rows=if_repeated(pool.rows),
+            rows=pool.repeated_rows,
             surrogate=self.surrogate,
             n=self._of_population(self.n),
             n_pos=self.n_pos,
