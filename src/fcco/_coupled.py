@@ -30,8 +30,8 @@ from fcco._describe import Descriptions, options_of
 from fcco._outer import Outer, Shares, takes_index, total
 from fcco._pool import EstimateFrom, Pool
 from fcco._repeats import Repeats, find_repeats
-from fcco._rules import BSGD, SOAP, SOX, Batch, Rule, is_per_row
-from fcco._space import LOG_ARRAYS, PLAIN_ARRAYS, Array, Rate, as_column
+from fcco._rules import SOX, Batch, Rule, is_per_row
+from fcco._space import Rate, as_column
 from fcco._step import Inputs, SharedEstimate, Step, Visit, as_shares, estimate_of_nothing, split_estimate
 from fcco._table import InnerTable
 from fcco.placement import Change, Layout, Placement, place
@@ -152,7 +152,7 @@ class CoupledLoss(nn.Module):
         # On several ranks, each then waits for the others' f before it writes, which takes one message a step.
         self.outer_may_fail = True
         self.observers: list[Callable[[Visit], None]] = []
-        self._is_frozen = False
+        self.is_frozen = False
         self._described = Descriptions()
         self._outer_takes_index = takes_index(outer)
 
@@ -170,7 +170,7 @@ class CoupledLoss(nn.Module):
         options: Mapping[str, Any] | None = None,
     ) -> Tensor:
         f = self._f if sample is None else partial(self._f, sample=sample)
-        placement = self._placement()
+        placement = self.placement()
         if placement is None:
             return self._plug_in(f, inner, index, weight)
         if placement.alone:
@@ -206,7 +206,7 @@ class CoupledLoss(nn.Module):
         sample, options
             As in a call of the loss.
         """
-        placement = self._placement()
+        placement = self.placement()
         step = partial(self._step_of_pool, placement, estimate, columns, index, name=name, gather=gather, sample=sample)
         if placement is None or placement.alone:
             return step({})
@@ -231,7 +231,7 @@ class CoupledLoss(nn.Module):
         options
             As in a call of the loss.
         """
-        placement = self._placement()
+        placement = self.placement()
         step = partial(self._shared_step, placement, estimate, columns)
         if placement is None or placement.alone:
             return step({})
@@ -268,7 +268,7 @@ class CoupledLoss(nn.Module):
         list of Visit
             The steps that were worked out.
         """
-        changed: dict[str, Any] = {"layout": Layout(alone=True), "training": True, "_is_frozen": True}
+        changed: dict[str, Any] = {"layout": Layout(alone=True), "training": True, "is_frozen": True}
         visits: list[Visit] = []
         changed["observers"] = [visits.append]
         if rule is not None:
@@ -283,11 +283,16 @@ class CoupledLoss(nn.Module):
             self.table = held
             self.__dict__.update(before)
 
+    def notify(self, visit: Visit) -> None:
+        """Tell the observers of a step."""
+        for observer in self.observers:
+            observer(visit)
+
     def __getstate__(self) -> dict[str, Any]:
         # Observers of the original do not observe its copies.
         return {**self.__dict__, "observers": []}
 
-    def _placement(self) -> Placement | None:
+    def placement(self) -> Placement | None:
         """Return the placement of the step that a call takes now, or None if it takes none."""
         table: Any = self._modules["table"]
         return place(table, self.layout) if self.training and torch.is_grad_enabled() else None
@@ -387,11 +392,10 @@ class CoupledLoss(nn.Module):
         step = self._advance(placement, given, weights)
         with placement.all_or_none() if self.outer_may_fail or self._may_overflow else nullcontext():
             loss = self._loss_of(f, placement.table, step, given.rows, weights)
-        if not self._is_frozen:
+        if not self.is_frozen:
             placement.write(step.tracked, step.values, step.rate, step.written)
         if step.visit is not None:
-            for observer in self.observers:
-                observer(step.visit)
+            self.notify(step.visit)
         return loss
 
     def _check(self, placement: Placement, inner: Any, index: Any, weight: Any, previous: Any) -> Inputs:
@@ -440,41 +444,6 @@ class CoupledLoss(nn.Module):
         if value is not None:
             loss.detach().copy_(value)
         return loss
-
-    @property
-    def can_track_arrays(self) -> bool:
-        """Whether :meth:`track_arrays` knows the rule, and NumPy can reach the table, which no other process shares."""
-        rule, placement = self.rule, self._placement()
-        known = type(rule) in (SOX, SOAP, BSGD) and not is_per_row(rule.rate)
-        return known and placement is not None and placement.alone and placement.table.u.is_cpu
-
-    def track_arrays(self, inner: Array, rows: Array) -> tuple[Array, Array]:
-        """Take a step of the table on the CPU; return the new rows and the rows that f is to be differentiated at.
-
-        This is the step of :meth:`forward` in NumPy, whose operations on small arrays cost a fraction of torch's. It is
-        for callers that know the derivative of f and carry the gradient back themselves. They must have checked that
-        ``inner`` is finite, and that ``rows`` are distinct and within [0, n).
-        """
-        table: InnerTable = self._modules["table"]  # type: ignore[assignment]
-        cold = inner if self.init is None else table.space.value(self.init)
-        old = table.read_arrays(rows, cold)
-        space = LOG_ARRAYS if self.log else PLAIN_ARRAYS
-        update: Any = self.rule.update
-        estimate: Any = inner
-        coverage = self.n_outer / len(rows)
-        new, at = update(old, Batch(estimate, None, self.rate(table, None), lambda: coverage, space))
-        visit = None
-        if self.observers:
-            where = torch.from_numpy(rows)
-            estimate, before = (torch.as_tensor(part).to(table.u.dtype) for part in (inner, old))
-            seen = table.visited(where).bool()
-            visit = Visit(where, estimate, before, seen, torch.ones_like(seen))
-        if not self._is_frozen:
-            table.write_arrays(rows, new)
-        if visit is not None:
-            for observer in self.observers:
-                observer(visit)
-        return new, at
 
     def _plug_in(self, f: Outer, inner: Any, index: Any, weight: Any) -> Tensor:
         """Return the value of f at the estimates themselves."""

@@ -6,15 +6,12 @@ The rules and the table are written once, in these few operations. The space say
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 Rate = float | Tensor
-Array = NDArray[Any]
 
 
 class Space(Protocol):
@@ -124,25 +121,3 @@ class _Log:
 
 PLAIN: Space = _Plain()
 LOG: Space = _Log()
-
-
-class _PlainArrays:
-    """The operations of the most common rules on NumPy arrays, for a rate that is a number."""
-
-    def mix(self, old: Array, new: Array, rate: float) -> Array:
-        return old + rate * (new - old)
-
-    def floor(self, values: Array, other: Array, factor: float) -> Array:
-        return values
-
-
-class _LogArrays:
-    def mix(self, old: Array, new: Array, rate: float) -> Array:
-        return np.logaddexp(old + _log(1 - rate), new + _log(rate))
-
-    def floor(self, values: Array, other: Array, factor: float) -> Array:
-        return np.maximum(values, other + _log(factor))
-
-
-PLAIN_ARRAYS: Any = _PlainArrays()
-LOG_ARRAYS: Any = _LogArrays()

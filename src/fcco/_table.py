@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import NotFiniteError, raise_if_not_finite, reads_are_free, whole_number
-from fcco._space import LOG, PLAIN, Array, Rate, Space, as_column
+from fcco._space import LOG, PLAIN, Rate, Space, as_column
 
 # exp of this is 0 in every dtype. With -inf, which gamma = 1 would give, differences would not be numbers.
 _LOG_OF_NOTHING = -1e5
@@ -221,23 +221,6 @@ class InnerTable(nn.Module):
         self._put(buffers["u"], rows, values.detach(), where)
         visits = buffers["visits"]
         self._put(visits, rows, True if visits.dtype == torch.bool else self.visited(rows) + 1, where)
-
-    def read_arrays(self, rows: Array, cold: Array | float) -> Array:
-        """Do what :meth:`read` does, for a table on the CPU that does not decay."""
-        buffers: dict[str, Any] = self._buffers
-        values, seen = buffers["u"].numpy()[rows], buffers["visits"].numpy()[rows]
-        if np.logical_and.reduce(seen):
-            return values
-        return np.where(seen[:, None] if values.ndim == 2 else seen, values, cold)
-
-    def write_arrays(self, rows: Array, values: Array) -> None:
-        """Do what :meth:`write` does, for distinct rows of a table on the CPU that neither counts visits nor decays."""
-        if values.dtype == np.float64:
-            self.promote(torch.float64)
-        buffers: dict[str, Any] = self._buffers
-        buffers["step"].add_(1)
-        buffers["u"].numpy()[rows] = values
-        buffers["visits"].numpy()[rows] = True
 
     def _decay(self, rows: Tensor | None, count: int, rate: Rate, where: Tensor | None) -> None:
         # A number is filled in rather than copied, since a copy would wait for the accelerator.

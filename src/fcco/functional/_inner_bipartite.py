@@ -19,9 +19,9 @@ from fcco.functional._inner import (
     copies_of,
     masked_logsumexp,
     own_part,
-    product,
     stratum_weight,
 )
+from fcco.functional._pair_sums import pair_sums
 from fcco.functional._surrogates import Surrogate, SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import at_least_float32
 
@@ -95,12 +95,10 @@ def _sums(
     own: int | None,
 ) -> Tensor:
     """[B, 2]: estimates of the sums of ℓ over positives and over all."""
-    values = surrogate(above(scores, own))
+    excluded = copies if own_term == "exact" else None
+    classes = torch.stack([positive, ~positive], 1).to(scores.dtype)
+    among_positives, among_negatives = pair_sums(scores, classes, surrogate, own, excluded).unbind(1)
     own_value = surrogate(torch.zeros_like(scores[:1]))
-    if own_term == "exact" and copies is not None:
-        values = values.masked_fill(copies, 0.0)
-    sums = product(values, torch.stack([positive, ~positive], 1).to(scores.dtype))
-    among_positives, among_negatives = sums.unbind(1)
     if own_term == "exact":
         # Without copies the own term is the only one to be taken off, which is cheaper than a mask of all pairs.
         others = among_positives - own_value if copies is None else among_positives
@@ -162,7 +160,7 @@ def p_norm_push_inner(
         scores = scores - scores.detach().amax()
         inner = own_part(scores, own) + masked_logsumexp(-scores, positive) - count.log()
     else:
-        inner = product(ell(above(-scores, own)), positive.to(scores.dtype)) / count
+        inner = pair_sums(-scores, positive.to(scores.dtype).unsqueeze(1), ell, own).squeeze(1) / count
     return as_estimate(inner, counts, log=ell.is_exp)
 
 

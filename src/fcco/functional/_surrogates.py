@@ -50,6 +50,16 @@ class Surrogate:
             )
         return values
 
+    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ℓ(t) and ℓ'(t) of a surrogate that has a name, without a graph."""
+        if self.hinge_power is not None:
+            height = F.relu(self.margin + t)
+            return (height, height.sign()) if self.hinge_power == 1 else (height.square(), 2 * height)
+        values = self(t)
+        if self.name == "logistic":
+            return values, torch.sigmoid(t)
+        return values, values if self.is_exp else values * (1 - values)
+
     def __reduce__(self) -> str | tuple[Any, ...]:
         # By name where there is one: hinges are made on the spot, and pickle cannot find them.
         if self.has_name:

@@ -19,6 +19,7 @@ from fcco._checks import as_index, has_repeats, reads_are_free
 from fcco._coupled import CoupledLoss
 from fcco.functional._hinges import lost_digits
 from fcco.functional._surrogates import Surrogate
+from fcco.losses._array_step import can_track, track
 
 Array = NDArray[Any]
 
@@ -40,7 +41,7 @@ def can_fuse(coupled: CoupledLoss, surrogate: Surrogate, scores: Any, target: An
         and reads_are_free(scores)
         and not scores.is_neg()  # a view that NumPy cannot take
         and target.is_cpu
-        and coupled.can_track_arrays
+        and can_track(coupled)
         and (coupled.rule.bounded or not coupled.log)  # or the engine has to look at the gradient
     )
 
@@ -218,7 +219,7 @@ def fused_average_precision(
         inner = sums.astype(batch.scores.dtype, copy=False)
         if not math.isfinite(np.add.reduce(inner, None)):
             return None
-        new, at = coupled.track_arrays(inner, batch.outer_rows)
+        new, at = track(coupled, inner, batch.outer_rows)
         # f(u) = -u_1 / u_2, whose slopes are -1 / u_2 and u_1 / u_2².
         share = at[:, 0] / at[:, 1]
         pull = np.empty(inner.shape, h.dtype)
@@ -248,7 +249,7 @@ def fused_p_norm_push(
         inner = pairs.sums[:, 0].astype(own.dtype, copy=False)
         if not math.isfinite(np.add.reduce(inner)):
             return None
-        new, at = coupled.track_arrays(inner, batch.outer_rows)
+        new, at = track(coupled, inner, batch.outer_rows)
         gradient = np.concatenate(pairs.pull_back((-p / m * at ** (p - 1))[:, None]))
         return batch.loss(scores, np.add.reduce(new**p) / m, gradient)
 
@@ -264,7 +265,7 @@ def _exp_push(coupled: CoupledLoss, rows: Array, own: Array, rivals: Array, p: f
     inner = (own - lowest) + own.dtype.type(math.log(total / len(rivals)))
     if not math.isfinite(np.add.reduce(inner)):
         return None
-    new, at = coupled.track_arrays(inner, rows)
+    new, at = track(coupled, inner, rows)
     # d u^p / d log g is p u^p g / u, one exponential.
     slope = p / len(own) * np.exp((p - 1) * at + inner)
     value = np.add.reduce(np.exp(p * new)) / len(own)
