@@ -31,13 +31,13 @@ from sklearn.neighbors import NeighborhoodComponentsAnalysis as Theirs
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
-from fcco.datasets import load_mnist
 from fcco.estimators._kernels import RULES, Table
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._nca_fit import ANCHORS, draw_batches
 from fcco.estimators._nca_kernel import Rows, Rule, Run, train
 from fcco.estimators._nca_objective import mean_share
 from fcco.functional import nca_loss
+from fcco_reproduce.datasets import load_mnist
 
 Array = NDArray[Any]
 GAMMA, BETA, LR = 0.9, 0.1, 1e-3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from applications._measure import absent, load, measure, measured, names
 from applications._page import as_page
-from fcco.reproduce._record import environment
+from fcco_reproduce._record import environment
 
 PAGE = Path("BENCHMARKS.md")
 

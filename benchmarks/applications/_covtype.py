@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from applications._splits import Part, Parts
-from fcco.datasets._fetch import locate
+from fcco_reproduce.datasets._fetch import locate
 
 
 @lru_cache

@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 import applications
 from applications._application import LIMIT, Application, Case, Entry, Method, Result, Table, Tuned, tune
-from fcco.reproduce import Task, run_tasks
-from fcco.reproduce._cache import Cache
+from fcco_reproduce import Task, run_tasks
+from fcco_reproduce._cache import Cache
 
 
 def names() -> list[str]:

@@ -8,7 +8,7 @@ from statistics import fmean, geometric_mean, stdev
 from typing import Any, NamedTuple
 
 from applications._application import Application, Case, Entry, Table
-from fcco.reproduce._tables import Row, as_markdown
+from fcco_reproduce._tables import Row, as_markdown
 
 Entries = dict[str, Entry]
 

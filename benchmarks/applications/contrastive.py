@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import fcco
 from applications import DIVERGED, Application, Case, DivergedError, Method, Part, Parts, Result, Table, train
-from fcco.datasets import load_cifar10
 from fcco.functional import contrastive_loss
+from fcco_reproduce.datasets import load_cifar10
 
 OURS, IN_BATCH, LARGER = "ContrastiveLoss", "InfoNCE", "InfoNCE, 8 times the batch"
 TIMES = 8

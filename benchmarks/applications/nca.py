@@ -18,8 +18,8 @@ from torch import Tensor
 
 import fcco
 from applications import DIVERGED, Application, Case, DivergedError, Method, Part, Parts, Result, Table, train
-from fcco.datasets import load_sensorless, load_usps
 from fcco.functional import nca_loss
+from fcco_reproduce.datasets import load_sensorless, load_usps
 
 OURS, IN_BATCH, BASELINE = "NCALoss", "in-batch NCA", "PCA"
 WHOLE, SOME, ROWS = "scikit-learn", "scikit-learn, 2,000 rows", 2000

@@ -30,8 +30,8 @@ from applications import (
     three_parts,
     train,
 )
-from fcco.datasets import load_covtype, load_ijcnn1, split_covtype, split_ijcnn1
 from fcco.functional import p_norm_push_loss
+from fcco_reproduce.datasets import load_covtype, load_ijcnn1, split_covtype, split_ijcnn1
 
 OURS = "PNormPushLoss"
 PENALTY = 1e-3

@@ -30,8 +30,8 @@ from applications import (
     scaled,
     train,
 )
-from fcco.datasets import load_lightgbm_ranking
 from fcco.functional import list_net_loss, ndcg_loss
+from fcco_reproduce.datasets import load_lightgbm_ranking
 
 OURS, LISTNET, APPROX = "NDCGLoss", "ListNet, whole lists", "ApproxNDCG, whole lists"
 LIST = "one list of "

@@ -30,9 +30,9 @@ from applications import (
     three_parts,
     train,
 )
-from fcco.datasets import load_survival
 from fcco.estimators._concordance import count_pairs
 from fcco.functional import cox_loss
+from fcco_reproduce.datasets import load_survival
 
 RARE = "simulation, 2% events"
 OURS, IN_BATCH, SUMMED = "BaselineCoxLoss", "in-batch Cox", "in-batch Cox, summed"

@@ -16,7 +16,7 @@ from torch import nn
 
 import fcco
 from fcco.diagnostics import Monitor, advise
-from fcco.reproduce import Task, run_tasks
+from fcco_reproduce import Task, run_tasks
 from study._cells import IN_BATCH, Choice, Problem, advised, tried
 from study._measure import VERSION, Outcome, Outcomes
 

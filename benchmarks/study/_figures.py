@@ -9,7 +9,7 @@ from typing import Any
 
 from defaults import brief
 
-from fcco.reproduce._figures import finish, new_figure, save, style
+from fcco_reproduce._figures import finish, new_figure, save, style
 from study._cells import Line, Problem, Question
 from study._measure import Outcome, Outcomes
 

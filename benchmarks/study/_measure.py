@@ -12,7 +12,7 @@ from typing import TextIO
 from _tasks import task
 from defaults import Row, batches, minimum
 
-from fcco.reproduce import Task, run_tasks
+from fcco_reproduce import Task, run_tasks
 from study._cells import Cell, Choice, Problem
 from study._compiled import train
 

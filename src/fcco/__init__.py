@@ -5,7 +5,6 @@ from typing import Any
 
 from fcco import (
     data,
-    datasets,
     diagnostics,
     distributed,
     functional,
@@ -41,7 +40,6 @@ __all__ = [
     "NotFiniteError",
     "Rule",
     "data",
-    "datasets",
     "diagnostics",
     "distributed",
     "estimators",

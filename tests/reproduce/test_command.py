@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fcco.cli import main
-from fcco.reproduce import Experiment, Study, Task, _cache
-from fcco.reproduce import _command as command
-from fcco.reproduce._cache import Cache
+from fcco_reproduce import Experiment, Study, Task, _cache
+from fcco_reproduce import _command as command
+from fcco_reproduce._cache import Cache
 from reproduce import work
 from reproduce.squares import STUDY
 
@@ -197,7 +197,7 @@ SLOW = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in the background of a shell
 from fcco import cli
-from fcco.reproduce import Experiment, Study, Task, _command
+from fcco_reproduce import Experiment, Study, Task, _command
 from reproduce import work
 
 class Slow(Study):

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fcco.cli import main
-from fcco.reproduce import Scale
-from fcco.reproduce import _command as command
-from fcco.reproduce._config import at_scale
+from fcco_reproduce import Scale
+from fcco_reproduce import _command as command
+from fcco_reproduce._config import at_scale
 from reproduce.squares import STUDY
 
 SHIPPED = {

@@ -10,10 +10,10 @@ import torch
 from scipy.optimize import brentq
 
 from fcco.cli import main
-from fcco.datasets import Split
-from fcco.reproduce import Scale, run_study
-from fcco.reproduce._methods import Setting, as_published, as_tuned, grid, rates
-from fcco.reproduce.push import STUDY, _boosting, _comparison, _data, _descent, _tuning, _verdict
+from fcco_reproduce import Scale, run_study
+from fcco_reproduce._methods import Setting, as_published, as_tuned, grid, rates
+from fcco_reproduce.datasets import Split
+from fcco_reproduce.push import STUDY, _boosting, _comparison, _data, _descent, _tuning, _verdict
 
 STEPS = 40
 FIXED = {"batch": 32, "decay": 1e-3}

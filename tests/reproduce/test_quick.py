@@ -7,11 +7,11 @@ import torch
 
 import fcco
 from fcco.cli import main
-from fcco.reproduce import Scale
-from fcco.reproduce.quick import STUDY
-from fcco.reproduce.quick._compare import compare, judge, row
-from fcco.reproduce.quick._objectives import PENALTY, Batch, P, make, neighbours
-from fcco.reproduce.quick._runs import Runs, optimum
+from fcco_reproduce import Scale
+from fcco_reproduce.quick import STUDY
+from fcco_reproduce.quick._compare import compare, judge, row
+from fcco_reproduce.quick._objectives import PENALTY, Batch, P, make, neighbours
+from fcco_reproduce.quick._runs import Runs, optimum
 
 
 def breast_cancer():

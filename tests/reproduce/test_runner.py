@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import fcco
+import fcco_reproduce
 from fcco.cli import main
-from fcco.reproduce import Task, _digest, run_tasks
-from fcco.reproduce._cache import Cache
+from fcco_reproduce import Scale, Task, _digest, run_tasks
+from fcco_reproduce._cache import Cache
+from fcco_reproduce.quick import STUDY
 from reproduce import work
 
 
@@ -103,7 +105,7 @@ def test_a_key_covers_the_code_that_is_called_and_no_other(key_of, file, old, ne
 def key_of(tmp_path, monkeypatch):
     """The key of ``made.study.run``, in packages that are made of texts."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(_digest, "LIBRARY", "library")
+    monkeypatch.setattr(_digest, "LIBRARIES", ("library",))
 
     def key_of(texts):
         at = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -113,7 +115,7 @@ def key_of(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.syspath_prepend(at)
             key = Task(importlib.import_module("made.study").run, {"x": 1}).key
-        for name in [name for name in sys.modules if name.split(".")[0] in ("made", "library")]:
+        for name in [name for name in sys.modules if name.split(".")[0] in ("made", "library", "laboratory")]:
             del sys.modules[name]
         return key
 
@@ -159,8 +161,28 @@ def test_a_key_covers_the_library_in_whichever_way_it_is_imported(key_of, study)
     assert key_of(texts) != key_of({**texts, "library/helper.py": "def helper(f):\n    return f or f\n"})
 
 
-def test_the_library_is_this_one():
-    assert fcco.__name__ == _digest.LIBRARY
+def test_the_libraries_are_these():
+    assert (fcco.__name__, fcco_reproduce.__name__) == _digest.LIBRARIES
+
+
+def test_the_key_of_a_study_covers_both_packages():
+    """A task of the quick study leads from ``fcco_reproduce`` to the engine in ``fcco``."""
+    trail = _digest._Trail(set(_digest.LIBRARIES))
+    for task in STUDY.experiments("quick")[0].tasks(Scale(1, "quick")):
+        trail.follow(task.function.__module__, task.function.__qualname__)
+    followed = {module for module, _ in trail.seen}
+    assert {"fcco._coupled", "fcco._table", "fcco_reproduce.quick._objectives"} <= followed
+
+
+def test_the_key_of_work_outside_covers_both_packages(key_of, monkeypatch):
+    """Benchmarks are in neither package, and use both."""
+    monkeypatch.setattr(_digest, "LIBRARIES", ("library", "laboratory"))
+    run = "from library.a import a\nfrom laboratory.b import b\ndef run(x):\n    return a(b(x))\n"
+    texts = {f"{package}/__init__.py": "" for package in ("made", "library", "laboratory")}
+    texts |= {"made/study.py": run, "library/a.py": "def a(x):\n    return x\n"}
+    texts["laboratory/b.py"] = "def b(x):\n    return x\n"
+    for file in ("library/a.py", "laboratory/b.py"):
+        assert key_of(texts) != key_of({**texts, file: texts[file].replace("return x", "return -x")})
 
 
 def test_blas_and_torch_have_one_thread():

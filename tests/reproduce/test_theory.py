@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from fcco.cli import main
-from fcco.reproduce import Scale, run_study
-from fcco.reproduce.theory import STUDY
+from fcco_reproduce import Scale, run_study
+from fcco_reproduce.theory import STUDY
 
 
 @pytest.fixture(scope="module")

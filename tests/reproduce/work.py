@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from fcco.reproduce import Scale, Task, run_tasks
-from fcco.reproduce._command import STUDIES, load
+from fcco_reproduce import Scale, Task, run_tasks
+from fcco_reproduce._command import STUDIES, load
 
 
 def square(number, log=None, seconds=0.0):

@@ -3,8 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from fcco.reproduce import Experiment, Finding, Study, Task
-from fcco.reproduce._figures import band, finish, new_figure
+from fcco_reproduce import Experiment, Finding, Study, Task
+from fcco_reproduce._figures import band, finish, new_figure
 from reproduce import work
 
 

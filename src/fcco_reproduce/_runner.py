@@ -1,0 +1,197 @@
+"""Many independent pieces of work: in parallel, resumed where a run was interrupted, with the time that is left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from fcco._extras import import_extra
+from fcco_reproduce._cache import Cache
+from fcco_reproduce._digest import digest
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of work: ``function(**settings)``, which depends on nothing else.
+
+    Args:
+        function: of a module, so that another process can import it; returns what JSON can say.
+        settings: its arguments, which JSON can say too, seeds included.
+        cost: how long it takes, in any unit: the longest go first, and the time left is estimated with it.
+        place: further arguments, on which the result does not depend, such as a folder of checkpoints.
+
+    >>> Task(round, {"number": 2.6}).run()
+    3
+    """
+
+    function: Callable[..., Any]
+    settings: dict[str, Any]
+    cost: float = 1.0
+    place: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Where the function is."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @property
+    def key(self) -> str:
+        """A digest of the settings and of the code that the function runs (:mod:`fcco_reproduce._digest`)."""
+        content = json.dumps([self.name, digest(self.function), self.settings], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+    def run(self) -> Any:
+        """The result, as it will be read from a file."""
+        with _one_thread():
+            return json.loads(json.dumps(self.function(**self.settings, **self.place)))
+
+
+def run_tasks(
+    tasks: Sequence[Task], *, workers: int = 1, cache: Path | None = None, progress: TextIO | None = None
+) -> list[Any]:
+    """The results of ``tasks``, in their order, whatever the number of workers.
+
+    Args:
+        tasks: what to do; the same task given twice is done once.
+        workers: how many processes; 1 stays in this one.
+        cache: a file of earlier results, which are not computed again, and of new ones, as they are finished.
+        progress: where to write what is done and the time left.
+
+    Raises:
+        ValueError: ``workers`` is not positive.
+        ChildProcessError: a worker was killed.
+
+    >>> run_tasks([Task(round, {"number": 0.7}), Task(round, {"number": 5.2})])
+    [1, 5]
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers!r}")
+    store = None if cache is None else Cache(cache)
+    done: dict[str, Any] = {} if store is None else dict(store.results)
+    keys = [task.key for task in tasks]
+    missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in done}
+    bar = _Progress(progress, total=len(missing), cost=sum(task.cost for task in missing.values()))
+    with closing(bar), closing(_compute(missing, workers)) as results:
+        for key, result in results:
+            done[key] = result
+            if store is not None:
+                store.store(key, {"task": missing[key].name, "settings": missing[key].settings}, result)
+            bar.add(missing[key].cost)
+    return [done[key] for key in keys]
+
+
+def _compute(tasks: dict[str, Task], workers: int) -> Generator[tuple[str, Any]]:
+    """Keys and results as they are finished; workers that are still busy when it is closed are ended."""
+    longest_first = sorted(tasks.items(), key=lambda item: -item[1].cost)
+    if workers == 1 or len(tasks) < 2:
+        yield from ((key, task.run()) for key, task in longest_first)
+        return
+    # Spawned, since a fork of a process that has used torch's threads can hang.
+    context = multiprocessing.get_context("spawn")
+    theirs, ours = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with, initargs=(theirs,))
+    with theirs, ours:
+        try:
+            with _interrupts_held():
+                futures = {pool.submit(task.run): key for key, task in longest_first}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "a worker was killed, perhaps for lack of memory: finished work is kept, try fewer --workers"
+            ) from None
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _end_with(parent: Connection) -> None:
+    """End this process, whatever it does, once the other end of the pipe is closed or its process has ended."""
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            parent.recv()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back: processes that are started meanwhile never see it, though a terminal sends it to them too."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Of PyTorch and of BLAS: workers share the cores, and sums come out the same on any machine."""
+    limits = import_extra("threadpoolctl", "an experiment").threadpool_limits
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Progress:
+    """A line that says how much is done and how long the rest will take; on a terminal, with a bar, in place."""
+
+    def __init__(self, stream: TextIO | None, total: int, cost: float) -> None:
+        self.stream, self.total, self.cost = stream, total, cost
+        self.count, self.spent = 0, 0.0
+        self.begun = time.monotonic()
+        if total and stream is not None and stream.isatty():
+            self._write()
+
+    def add(self, cost: float) -> None:
+        self.count += 1
+        self.spent += cost
+        self._write()
+
+    def close(self) -> None:
+        """Leave the line of a bar that did not come to its end."""
+        if self.stream is not None and self.stream.isatty() and self.count < self.total:
+            self.stream.write("\n")
+
+    def _write(self) -> None:
+        if self.stream is None:
+            return
+        passed, share = time.monotonic() - self.begun, self.spent / max(self.cost, 1e-12)
+        left = f"about {_minutes(passed / share - passed)} left" if share else "time left unknown yet"
+        line = f"{self.count}/{self.total} tasks, {_minutes(passed)} passed, {left}"
+        if self.stream.isatty():
+            bar = f"[{'#' * round(20 * share):<20}] {line}"
+            line = f"\r{bar:<78}" + ("\n" if self.count == self.total else "")
+        self.stream.write(line if self.stream.isatty() else line + "\n")
+        self.stream.flush()
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
