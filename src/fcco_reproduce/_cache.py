@@ -19,7 +19,7 @@ class Cache:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Cache(Path(folder) / "cache.jsonl").store("a", {"task": "square"}, [1, 4, 9])
+    ...     Cache(Path(folder) / "cache.jsonl").store("a", {"job": "square"}, [1, 4, 9])
     ...     Cache(Path(folder) / "cache.jsonl").results
     {'a': [1, 4, 9]}
     """

@@ -16,7 +16,7 @@ A file names an experiment and holds its settings; a function of the study, its 
     tuning.lr = [0.03]
 
 Scales are a study's own: every file has "quick", and others may stand beside it, such as "paper". The maker sees plain
-dictionaries, the scale already laid over and ``scales`` gone: it never asks which scale it is. What a task needs it
+dictionaries, the scale already laid over and ``scales`` gone: it never asks which scale it is. What a job needs it
 gets from there, as its settings, so that results are stored under the numbers that they were made with.
 
 ``--config FILE`` lays a file of the user's over the shipped one of the same ``name``: a changed copy, or only what

@@ -19,8 +19,9 @@ _WITH_BODY = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @cache
-def digest(function: Callable[..., Any]) -> str:
-    """A hash of the definitions that ``function`` leads to, name by name, in its own package, in ``fcco`` and here.
+def digest(function: Callable[..., Any], packages: tuple[str, ...] = ()) -> str:
+    """A hash of the definitions that ``function`` leads to, name by name, in its own package, in ``packages``, in
+    ``fcco`` and here.
 
     A name leads to the statement that defines it, that to the names in it, and an imported name to its definition in
     the module that it comes from. Statements of those modules that define no name, such as an entry into a registry,
@@ -34,7 +35,7 @@ def digest(function: Callable[..., Any]) -> str:
     function = inspect.unwrap(function)
     if not inspect.isfunction(function):
         return hashlib.sha256().hexdigest()
-    trail = _Trail({*LIBRARIES, function.__module__.split(".")[0]})
+    trail = _Trail({*LIBRARIES, *packages, function.__module__.split(".")[0]})
     trail.follow(function.__module__, function.__qualname__.split(".")[0])
     lines = [f"{module} {name}: {code}" for (module, name), code in sorted(trail.seen.items())]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -27,7 +27,7 @@ from fcco_reproduce._digest import digest
 
 
 @dataclass(frozen=True)
-class Task:
+class Job:
     """A piece of work: ``function(**settings)``, which depends on nothing else.
 
     Args:
@@ -35,8 +35,9 @@ class Task:
         settings: its arguments, which JSON can say too, seeds included.
         cost: how long it takes, in any unit: the longest go first, and the time left is estimated with it.
         place: further arguments, on which the result does not depend, such as a folder of checkpoints.
+        packages: further packages whose code the result depends on.
 
-    >>> Task(round, {"number": 2.6}).run()
+    >>> Job(round, {"number": 2.6}).run()
     3
     """
 
@@ -44,6 +45,7 @@ class Task:
     settings: dict[str, Any]
     cost: float = 1.0
     place: dict[str, Any] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -53,7 +55,7 @@ class Task:
     @property
     def key(self) -> str:
         """A digest of the settings and of the code that the function runs (:mod:`fcco_reproduce._digest`)."""
-        content = json.dumps([self.name, digest(self.function), self.settings], sort_keys=True)
+        content = json.dumps([self.name, digest(self.function, self.packages), self.settings], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def run(self) -> Any:
@@ -62,13 +64,13 @@ class Task:
             return json.loads(json.dumps(self.function(**self.settings, **self.place)))
 
 
-def run_tasks(
-    tasks: Sequence[Task], *, workers: int = 1, cache: Path | None = None, progress: TextIO | None = None
+def run_jobs(
+    jobs: Sequence[Job], *, workers: int = 1, cache: Path | None = None, progress: TextIO | None = None
 ) -> list[Any]:
-    """The results of ``tasks``, in their order, whatever the number of workers.
+    """The results of ``jobs``, in their order, whatever the number of workers.
 
     Args:
-        tasks: what to do; the same task given twice is done once.
+        jobs: what to do; the same job given twice is done once.
         workers: how many processes; 1 stays in this one.
         cache: a file of earlier results, which are not computed again, and of new ones, as they are finished.
         progress: where to write what is done and the time left.
@@ -77,30 +79,30 @@ def run_tasks(
         ValueError: ``workers`` is not positive.
         ChildProcessError: a worker was killed.
 
-    >>> run_tasks([Task(round, {"number": 0.7}), Task(round, {"number": 5.2})])
+    >>> run_jobs([Job(round, {"number": 0.7}), Job(round, {"number": 5.2})])
     [1, 5]
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers!r}")
     store = None if cache is None else Cache(cache)
     done: dict[str, Any] = {} if store is None else dict(store.results)
-    keys = [task.key for task in tasks]
-    missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in done}
-    bar = _Progress(progress, total=len(missing), cost=sum(task.cost for task in missing.values()))
+    keys = [job.key for job in jobs]
+    missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in done}
+    bar = _Progress(progress, total=len(missing), cost=sum(job.cost for job in missing.values()))
     with closing(bar), closing(_compute(missing, workers)) as results:
         for key, result in results:
             done[key] = result
             if store is not None:
-                store.store(key, {"task": missing[key].name, "settings": missing[key].settings}, result)
+                store.store(key, {"job": missing[key].name, "settings": missing[key].settings}, result)
             bar.add(missing[key].cost)
     return [done[key] for key in keys]
 
 
-def _compute(tasks: dict[str, Task], workers: int) -> Generator[tuple[str, Any]]:
+def _compute(jobs: dict[str, Job], workers: int) -> Generator[tuple[str, Any]]:
     """Keys and results as they are finished; workers that are still busy when it is closed are ended."""
-    longest_first = sorted(tasks.items(), key=lambda item: -item[1].cost)
-    if workers == 1 or len(tasks) < 2:
-        yield from ((key, task.run()) for key, task in longest_first)
+    longest_first = sorted(jobs.items(), key=lambda item: -item[1].cost)
+    if workers == 1 or len(jobs) < 2:
+        yield from ((key, job.run()) for key, job in longest_first)
         return
     # Spawned, since a fork of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")
@@ -109,7 +111,7 @@ def _compute(tasks: dict[str, Task], workers: int) -> Generator[tuple[str, Any]]
     with theirs, ours:
         try:
             with _interrupts_held():
-                futures = {pool.submit(task.run): key for key, task in longest_first}
+                futures = {pool.submit(job.run): key for key, job in longest_first}
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool:
@@ -185,7 +187,7 @@ class _Progress:
             return
         passed, share = time.monotonic() - self.begun, self.spent / max(self.cost, 1e-12)
         left = f"about {_minutes(passed / share - passed)} left" if share else "time left unknown yet"
-        line = f"{self.count}/{self.total} tasks, {_minutes(passed)} passed, {left}"
+        line = f"{self.count}/{self.total} jobs, {_minutes(passed)} passed, {left}"
         if self.stream.isatty():
             bar = f"[{'#' * round(20 * share):<20}] {line}"
             line = f"\r{bar:<78}" + ("\n" if self.count == self.total else "")

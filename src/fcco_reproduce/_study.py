@@ -1,4 +1,4 @@
-"""A study is a list of experiments, each a set of tasks, a table, a figure and a sentence on what came out."""
+"""A study is a list of experiments, each a set of jobs, a table, a figure and a sentence on what came out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from fcco_reproduce._config import Settings, at_scale, read
 from fcco_reproduce._figures import save
-from fcco_reproduce._runner import Task, run_tasks
+from fcco_reproduce._runner import Job, run_jobs
 from fcco_reproduce._tables import Row, as_markdown, as_text, escaped, write_csv
 
 CHECKPOINTS = "checkpoints"
@@ -24,7 +24,7 @@ class Scale:
         seeds: independent runs of every setting.
         name: of the settings' scale, such as "quick": smaller ones, to see that everything works.
         device: what PyTorch calls it, for studies that leave the choice.
-        folder: where tasks may keep what they need again, such as checkpoints; None for nowhere.
+        folder: where jobs may keep what they need again, such as checkpoints; None for nowhere.
     """
 
     seeds: int
@@ -62,8 +62,8 @@ class Experiment:
         name: what its files are called.
         claim: a heading.
         method: a paragraph on what is run.
-        tasks: the work, for a :class:`Scale`.
-        judge: the finding, from the results in the order of the tasks.
+        jobs: the work, for a :class:`Scale`.
+        judge: the finding, from the results in the order of the jobs.
         draw: the figure, from the same.
         settings: what it was made of, for the record.
     """
@@ -72,7 +72,7 @@ class Experiment:
     name: str
     claim: str
     method: str
-    tasks: Callable[[Scale], list[Task]]
+    jobs: Callable[[Scale], list[Job]]
     judge: Callable[[list[Any]], Finding]
     draw: Callable[[list[Any]], Any]
     settings: Settings = field(default_factory=dict)
@@ -151,12 +151,12 @@ def run_study(
     """Run experiments and write ``cache.jsonl``, and a CSV and a PNG of each, to ``out``. Quick ones prove nothing."""
     out.mkdir(parents=True, exist_ok=True)
     scale = replace(scale, folder=out / CHECKPOINTS)
-    tasks = [experiment.tasks(scale) for experiment in experiments]
-    flat = run_tasks(
-        [task for some in tasks for task in some], workers=workers, cache=out / "cache.jsonl", progress=progress
+    jobs = [experiment.jobs(scale) for experiment in experiments]
+    flat = run_jobs(
+        [job for some in jobs for job in some], workers=workers, cache=out / "cache.jsonl", progress=progress
     )
     findings, at = [], 0
-    for experiment, some in zip(experiments, tasks, strict=True):
+    for experiment, some in zip(experiments, jobs, strict=True):
         results, at = flat[at : at + len(some)], at + len(some)
         finding = experiment.judge(results)
         findings.append(replace(finding, holds=None) if scale.quick else finding)

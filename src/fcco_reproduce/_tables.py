@@ -47,16 +47,28 @@ def as_text(rows: Sequence[Row]) -> str:
     )
 
 
-def as_markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table, numbers to four digits.
+def as_markdown(rows: Sequence[Row], *, markup: bool = False) -> str:
+    """Return a Markdown table, with numbers to four digits.
 
+    Parameters
+    ----------
+    rows : sequence of dict
+        The rows, by column.
+    markup : bool
+        Whether cells are Markdown already; otherwise stars are escaped.
+
+    Examples
+    --------
     >>> print(as_markdown([{"n": 10, "error": 0.25}]))
     | n | error |
     |---|---|
     | 10 | 0.25 |
     """
     lines = [columns(rows), *([cell(row.get(column)) for column in columns(rows)] for row in rows)]
-    joined = ["| " + " | ".join(escaped(text).replace("|", "\\|") for text in line) + " |" for line in lines]
+    joined = [
+        "| " + " | ".join((text if markup else escaped(text)).replace("|", "\\|") for text in line) + " |"
+        for line in lines
+    ]
     return "\n".join([joined[0], "|" + "---|" * len(columns(rows)), *joined[1:]])
 
 

@@ -164,7 +164,7 @@ def test_all_methods_are_tuned_on_one_grid():
             assert len(grid(method, lr=lr, gamma=gamma)) == len(gamma) * len(grid("BSGD", lr=lr, gamma=gamma))
         assert min(seeds) > STUDY.seeds * (1 + table["other_seeds"])
     tuned = [
-        task.settings["tuning"] for task in STUDY.experiments(only="i")[0].tasks(Scale(5)) if "tuning" in task.settings
+        job.settings["tuning"] for job in STUDY.experiments(only="i")[0].jobs(Scale(5)) if "tuning" in job.settings
     ]
     assert tuned == 4 * [TABLES["covtype"]["tuning"]]
 

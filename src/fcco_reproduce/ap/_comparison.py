@@ -12,20 +12,20 @@ import numpy as np
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import finish, new_figure, style
 from fcco_reproduce._methods import AS_PUBLISHED, TUNED, grid
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.ap._runs import (
     Result,
     data_at_hand,
     draw_curves,
+    jobs_of,
     mean_and_std,
     network_of,
     number,
     runs_of,
     skipped,
     summary,
-    tasks_of,
 )
 from fcco_reproduce.ap._settings import OTHERS, TABLES, Setting, published_setting, tuned_setting
 from fcco_reproduce.ap._verdict import agrees, compare
@@ -65,9 +65,9 @@ def settings_of(settings: Settings, data: str) -> list[Setting]:
     return some
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """All of them, on all data sets."""
-    return tasks_of(settings, scale, {data: settings_of(settings, data) for data in data_at_hand(settings)})
+    return jobs_of(settings, scale, {data: settings_of(settings, data) for data in data_at_hand(settings)})
 
 
 Chosen = dict[tuple[str, str], tuple[Setting, list[Result]]]
@@ -177,7 +177,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="SOX is the fastest of the four methods, and has the best test AP",
         method=METHOD.format(**settings["tuning"]),
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=partial(judge, settings=settings),
         draw=partial(draw, settings=settings),
         settings=settings,

@@ -1,4 +1,4 @@
-"""One run, as a task; and what runs of the same setting come to."""
+"""One run, as a job; and what runs of the same setting come to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import METHODS, band, finish
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.ap._data import at_hand
@@ -31,11 +31,11 @@ def run_one(
     return {"data": data, "setting": setting, "seed": seed, **run}
 
 
-def tasks_of(settings: Settings, scale: Scale, wanted: dict[str, Iterable[Setting]]) -> list[Task]:
-    """A task for every data set, setting and seed; seeds alternate, so that workers begin with different ones."""
+def jobs_of(settings: Settings, scale: Scale, wanted: dict[str, Iterable[Setting]]) -> list[Job]:
+    """A job for every data set, setting and seed; seeds alternate, so that workers begin with different ones."""
     place = {"folder": None if scale.folder is None else str(scale.folder)}
     return [
-        Task(
+        Job(
             run_one,
             {"data": data, "settings": {"training": settings["training"]}, "setting": asdict(setting), "seed": seed}
             | {"device": scale.device},

@@ -9,10 +9,10 @@ from typing import Any
 
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import new_figure
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
-from fcco_reproduce.ap._runs import data_at_hand, draw_curves, network_of, number, runs_of, skipped, summary, tasks_of
+from fcco_reproduce.ap._runs import data_at_hand, draw_curves, jobs_of, network_of, number, runs_of, skipped, summary
 from fcco_reproduce.ap._settings import Setting, tuned_setting
 
 MEASURES = (
@@ -48,10 +48,10 @@ class Sweep:
         """By the number that varies."""
         return self.vary(tuned_setting("SOX", **self.settings["sox"][data]))
 
-    def tasks(self, scale: Scale) -> list[Task]:
+    def jobs(self, scale: Scale) -> list[Job]:
         """All numbers, on all data sets."""
         names = data_at_hand(self.settings)
-        return tasks_of(self.settings, scale, {data: self.settings_of(data).values() for data in names})
+        return jobs_of(self.settings, scale, {data: self.settings_of(data).values() for data in names})
 
     def judge(self, results: list[Any]) -> Finding:
         """How fast, by the number that varies."""
@@ -83,7 +83,7 @@ class Sweep:
         """The whole."""
         key, name = self.settings["key"], self.settings["name"]
         text = self.method + MEASURES
-        return Experiment(key, name, self.claim, text, self.tasks, self.judge, self.draw, self.settings)
+        return Experiment(key, name, self.claim, text, self.jobs, self.judge, self.draw, self.settings)
 
 
 def _sentence(data: str, column: str, found: dict[Any, Row]) -> str:

@@ -22,7 +22,7 @@ from fcco_reproduce._methods import (
     data_shown,
     rates,
 )
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.nca import _verdict
@@ -78,7 +78,7 @@ def _objective(data: str, a: Array, decay: float) -> float | None:
     return None if len(train.y) ** 2 > _MOST_PAIRS else loss(train, a) + penalty(a, decay)
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """The authors' settings, BSGD with the step of SOX, all methods tuned, and full batches where rows are few."""
     data, tuning = at_hand(settings["data"]), settings["tuning"]
     fixed: dict[str, Any] = {key: settings[key] for key in ("batch", "decay")}
@@ -88,11 +88,11 @@ def tasks(scale: Scale, settings: Settings) -> list[Task]:
     made.append((SAME_STEPS, "BSGD", replace(published["SOX"], rule="bsgd", gamma=1.0)))
     unit = settings["width"] / 10
     some = [
-        Task(run_setting, {**size, "block": block, "method": method, "setting": asdict(setting)}, scale.seeds * unit)
+        Job(run_setting, {**size, "block": block, "method": method, "setting": asdict(setting)}, scale.seeds * unit)
         for block, method, setting in made
     ]
     some += [
-        Task(
+        Job(
             run_tuned,
             {**size, "method": method, "tuning": tuning, "fixed": fixed},
             cost=unit * len(tuning["lr"]) * (1 if method == "BSGD" else len(tuning["gamma"])),
@@ -101,7 +101,7 @@ def tasks(scale: Scale, settings: Settings) -> list[Task]:
     ]
     if settings["lbfgs"]:
         exact = {"data": data, "width": settings["width"], "decay": settings["decay"]}
-        some.append(Task(run_exact, {**exact, "iterations": settings["lbfgs"]}, cost=30))
+        some.append(Job(run_exact, {**exact, "iterations": settings["lbfgs"]}, cost=30))
     return some
 
 
@@ -164,7 +164,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim=f"{data_shown(settings['name'], settings['data'])}: the paper's figure",
         method=method + (SUBSET_METHOD if settings["data"] == "sensorless" else ""),
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=partial(judge, settings=settings),
         draw=draw,
         settings=settings,

@@ -23,7 +23,7 @@ from fcco_reproduce._methods import (
     data_shown,
     rates,
 )
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.push._boosting import boost
@@ -102,28 +102,28 @@ def _published_settings(settings: Settings) -> dict[str, Setting]:
     return {method: as_published(method, **rates(some), **fixed) for method, some in settings["published"].items()}
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """The authors' settings, also with other seeds, BSGD with the others' steps, all methods tuned, and the optimum."""
     data, decay, seeds = settings["data"], settings["decay"], scale.seeds
     common: dict[str, Any] = {key: settings[key] for key in ("data", "decay", "steps", "every")}
     published = _published_settings(settings)
     blocks = [(AS_PUBLISHED, published, {"seeds": seeds}), (SAME_STEPS, same_steps(settings), {"seeds": seeds})]
     blocks.append((OTHER_SEEDS, published, {"seeds": settings["other_seeds"] * seeds, "first": seeds}))
-    some = [Task(run_boosting, {"data": data, "decay": decay, "rounds": settings["boosting"]["rounds"]}, cost=1)]
+    some = [Job(run_boosting, {"data": data, "decay": decay, "rounds": settings["boosting"]["rounds"]}, cost=1)]
     some += [
-        Task(run_setting, {**common, "block": block, "method": method, "setting": asdict(made), **size}, size["seeds"])
+        Job(run_setting, {**common, "block": block, "method": method, "setting": asdict(made), **size}, size["seeds"])
         for block, group, size in blocks
         for method, made in group.items()
     ]
     some += [
-        Task(
+        Job(
             run_tuned,
             {**common, "method": method, "seeds": seeds, "batch": settings["batch"], "tuning": settings["tuning"]},
             cost=len(settings["tuning"]["lr"]) * (1 if method == "BSGD" else len(settings["tuning"]["gamma"])),
         )
         for method in published
     ]
-    return some + [Task(run_exact, {"data": data, "decay": some_decay}, 5) for some_decay in settings["exact_decays"]]
+    return some + [Job(run_exact, {"data": data, "decay": some_decay}, 5) for some_decay in settings["exact_decays"]]
 
 
 def judge(results: list[Any], settings: Settings) -> Finding:
@@ -191,7 +191,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim=f"{data_shown(settings['name'], settings['data'])}: the paper's table",
         method=METHOD.format(lr=tuning["lr"], gamma=tuning["gamma"], seeds=len(tuning["seeds"])),
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=partial(judge, settings=settings),
         draw=partial(draw, settings=settings),
         settings=settings,

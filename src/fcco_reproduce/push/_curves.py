@@ -12,7 +12,7 @@ import numpy as np
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import band, finish, new_figure
 from fcco_reproduce._methods import Setting, as_published, data_shown, rates
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.push._data import load
@@ -31,7 +31,7 @@ def run_curve(
     return {"name": name, "data": data, "start": start, "every": every, **setting, **runs}
 
 
-def _task(settings: Settings, scale: Scale, name: str, start: str, **changed: Any) -> Task:
+def _job(settings: Settings, scale: Scale, name: str, start: str, **changed: Any) -> Job:
     """The published SOX, or the same from w = 0 and the first estimate of each row, with some rates changed."""
     sox = settings["sox"][name]
     batch: int = changed.get("batch") or settings["batch"]
@@ -39,22 +39,20 @@ def _task(settings: Settings, scale: Scale, name: str, start: str, **changed: An
     made = replace(setting, as_coded=start == STARTS[0], **changed)
     size = {"seeds": scale.seeds, "steps": settings["steps"], "every": settings["every"]}
     what = {"name": name, "data": sox["data"], "start": start, "setting": asdict(made)}
-    return Task(run_curve, {**what, **size}, cost=batch / 6)
+    return Job(run_curve, {**what, **size}, cost=batch / 6)
 
 
-def batch_tasks(scale: Scale, settings: Settings) -> list[Task]:
+def batch_jobs(scale: Scale, settings: Settings) -> list[Job]:
     """B1 = B2 by themselves."""
     return [
-        _task(settings, scale, name, STARTS[0], batch=batch)
-        for name in settings["sox"]
-        for batch in settings["batches"]
+        _job(settings, scale, name, STARTS[0], batch=batch) for name in settings["sox"] for batch in settings["batches"]
     ]
 
 
-def gamma_tasks(scale: Scale, settings: Settings) -> list[Task]:
+def gamma_jobs(scale: Scale, settings: Settings) -> list[Job]:
     """gamma by itself, from either start."""
     return [
-        _task(settings, scale, name, start, gamma=gamma)
+        _job(settings, scale, name, start, gamma=gamma)
         for name in settings["sox"]
         for start in STARTS
         for gamma in settings["gammas"]
@@ -183,7 +181,7 @@ def batches(settings: Settings) -> Experiment:
             f"test loss every {settings['every']} iterations. The paper does not say which B its figure has. Bands are "
             "two standard errors."
         ),
-        tasks=partial(batch_tasks, settings=settings),
+        jobs=partial(batch_jobs, settings=settings),
         judge=judge_batches,
         draw=draw_batches,
         settings=settings,
@@ -204,7 +202,7 @@ def gammas(settings: Settings) -> Experiment:
             "the gamma with which no run diverges. The paper does not say which gamma its figure has. Bands are two "
             "standard errors."
         ),
-        tasks=partial(gamma_tasks, settings=settings),
+        jobs=partial(gamma_jobs, settings=settings),
         judge=judge_gammas,
         draw=draw_gammas,
         settings=settings,

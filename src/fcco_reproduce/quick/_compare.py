@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import band, finish, new_figure, note_divergence
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.quick._objectives import DIGITS, Objective, P, make
@@ -24,13 +24,13 @@ TUNING, TEST = 101, 0  # the draws of the one are not those of the other
 ORDER = ("BSGD", "SOAP", "MOAP", "SOX", "SCGD", "NASA")
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """The exact minimum, and every method at every batch size."""
     objective, steps, gammas = settings["objective"], settings["steps"], settings["gamma"]
-    one = Task(minimum, {"objective": objective, "iterations": settings["lbfgs"]}, cost=steps)
+    one = Job(minimum, {"objective": objective, "iterations": settings["lbfgs"]}, cost=steps)
     size = {"steps": steps, "rates": settings["lr"], "seeds": scale.seeds, "tuning_seeds": settings["tuning_seeds"]}
     return [one] + [
-        Task(
+        Job(
             compare,
             {"objective": objective, "method": method, "batch": batch, **size}
             | {"gammas": [1.0] if method == "BSGD" else gammas},
@@ -222,7 +222,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim=settings["claim"],
         method=f"{ABOUT[objective]} {METHOD.format(**settings)}",
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=partial(judge, closing=CLOSING.get(objective, "")),
         draw=draw,
         settings=settings,

@@ -12,7 +12,7 @@ from fcco.projections import SquaredL2
 from fcco.solvers.problems import minimiser, pseudo_huber
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import band, finish, new_figure, slope
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.theory._fits import exponent, exponent_error
@@ -75,15 +75,15 @@ def decreasing(*, steps: int, replicas: int) -> dict[str, Any]:
     return {"steps": at, "distances": distances, "excess": excess}
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """Theorem 2 as it stands, Theorem 2 with a practical factor, and Theorem 4."""
     epsilon, steps, replicas = settings["epsilon"], settings["steps"], RUNS_PER_SEED * scale.seeds
     with_factor = {"epsilon": epsilon, "batch": 8, "factor": FACTOR, "replicas": replicas}
     return [
-        Task(boost, with_factor, cost=90 / epsilon),
-        Task(decreasing, {"steps": steps, "replicas": replicas}, cost=steps),
+        Job(boost, with_factor, cost=90 / epsilon),
+        Job(decreasing, {"steps": steps, "replicas": replicas}, cost=steps),
         *(
-            Task(boost, {"epsilon": own, "batch": 16, "factor": 1.0, "replicas": replicas}, cost=3600 / own)
+            Job(boost, {"epsilon": own, "batch": 16, "factor": 1.0, "replicas": replicas}, cost=3600 / own)
             for own in settings["own_epsilon"]
         ),
     ]
@@ -182,7 +182,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="SOX-boost and the strongly convex schedule need 1 / epsilon steps",
         method=METHOD,
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=judge,
         draw=draw,
         settings=settings,

@@ -12,7 +12,7 @@ from fcco import METHODS
 from fcco.solvers.problems import KnownProblem, invariant_logistic, p_norm_push, pseudo_huber
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import band, finish, new_figure, note_divergence
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce.theory._replicas import Replicas
 
@@ -67,12 +67,12 @@ def compare(*, problem: str, method: str, budget: int, seeds: int, tuning: dict[
     return {**result, "tried": len(grid), "diverged": sum(score == math.inf for score in scores), "edge": edge}
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """Every method on every problem."""
     steps = settings["steps"]
     budget = steps * SIZES["outer_batch"] * SIZES["inner_batch"]
     return [
-        Task(
+        Job(
             compare,
             {
                 "problem": problem,
@@ -170,7 +170,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="Six methods at equal inner evaluations",
         method=METHOD.format(**settings["tuning"]),
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=judge,
         draw=draw,
         settings=settings,

@@ -10,7 +10,7 @@ import numpy as np
 
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import COLOURS, finish, new_figure, slope, style
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.theory._fits import exponent
@@ -27,7 +27,7 @@ PREDICTED = {"epsilon": -4, "n": 1, "outer_batch": -1, "inner_batch": -1}
 SYMBOLS = {"epsilon": "epsilon", "n": "n", "outer_batch": "B1", "inner_batch": "B2"}
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """Every value of one size with the others at their reference, by every factor of the step."""
     some = []
     for size, values in settings["values"].items():
@@ -36,7 +36,7 @@ def tasks(scale: Scale, settings: Settings) -> list[Task]:
             work = setting["n"] / (setting["outer_batch"] * setting["inner_batch"] * setting["epsilon"] ** 4)
             for factor in (STEP_FACTOR, *settings["other_step_factors"]):
                 arguments = {**setting, "step_factor": factor, "seeds": scale.seeds}
-                some.append(Task(_vary, {"size": size, **arguments}, cost=281 * work / factor))
+                some.append(Job(_vary, {"size": size, **arguments}, cost=281 * work / factor))
     return some
 
 
@@ -169,7 +169,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="Theorem 1: steps to epsilon grow as n / (B1 B2 epsilon^4)",
         method=METHOD.format(others=", ".join(f"{f / STEP_FACTOR:g}" for f in settings["other_step_factors"])),
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=judge,
         draw=draw,
         settings=settings,

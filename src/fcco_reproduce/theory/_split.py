@@ -12,7 +12,7 @@ import torch
 from fcco.solvers.problems import pseudo_huber
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import COLOURS, finish, new_figure, style
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import cell
 from fcco_reproduce.theory._iterations import STEP_FACTOR, iterations, spread
@@ -47,14 +47,12 @@ def by_tuning(*, outer_batch: int, lr: float, gamma: float, steps: int, seeds: i
     return {"outer_batch": outer_batch, "lr": lr, "gamma": gamma, "gradients": torch.stack(found).mean(dim=0).tolist()}
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """Every split, by the theorem and on a grid of lr and gamma."""
     splits, steps = settings["outer_batch"], {"steps": STEPS, "seeds": scale.seeds}
-    some = [
-        Task(by_theorem, {"outer_batch": b, "seeds": scale.seeds}, cost=40_000 / (b * (BUDGET - b))) for b in splits
-    ]
+    some = [Job(by_theorem, {"outer_batch": b, "seeds": scale.seeds}, cost=40_000 / (b * (BUDGET - b))) for b in splits]
     some += [
-        Task(by_tuning, {"outer_batch": b, "lr": lr, "gamma": gamma, **steps}, cost=STEPS)
+        Job(by_tuning, {"outer_batch": b, "lr": lr, "gamma": gamma, **steps}, cost=STEPS)
         for b in splits
         for lr in settings["lr"]
         for gamma in settings["gamma"]
@@ -141,7 +139,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="At a fixed B1 + B2, half and half is best",
         method=METHOD.format(lr=settings["lr"], gamma=settings["gamma"]),
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=judge,
         draw=draw,
         settings=settings,

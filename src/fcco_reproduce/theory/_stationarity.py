@@ -11,7 +11,7 @@ from fcco import theory
 from fcco.solvers.problems import pseudo_huber
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import finish, new_figure, style
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce.theory._replicas import Replicas
 
@@ -37,9 +37,9 @@ def run(*, epsilon: float, seeds: int) -> dict[str, Any]:
     return {"epsilon": epsilon, **vars(rates), "at": steps, "averages": sums}
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """One for every epsilon; the steps grow as epsilon^-4."""
-    return [Task(run, {"epsilon": e, "seeds": scale.seeds}, cost=200 * e**-4) for e in settings["epsilon"]]
+    return [Job(run, {"epsilon": e, "seeds": scale.seeds}, cost=200 * e**-4) for e in settings["epsilon"]]
 
 
 def judge(results: list[Any]) -> Finding:
@@ -100,7 +100,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="Theorem 1: the averaged squared gradient is below epsilon^2",
         method=METHOD,
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=judge,
         draw=draw,
         settings=settings,

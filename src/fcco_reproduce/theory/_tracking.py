@@ -11,7 +11,7 @@ from fcco import theory
 from fcco.solvers.problems import pseudo_huber
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import COLOURS, finish, new_figure, style
-from fcco_reproduce._runner import Task
+from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce.theory._replicas import Replicas
 
@@ -48,11 +48,11 @@ def simulate(*, gamma: float, lr: float, steps: int, replicas: int) -> dict[str,
     return {"gamma": gamma, "lr": lr, "replicas": replicas, "steps": found}
 
 
-def tasks(scale: Scale, settings: Settings) -> list[Task]:
+def jobs(scale: Scale, settings: Settings) -> list[Job]:
     """One for every pair of rates."""
     steps, replicas = settings["steps"], RUNS_PER_SEED * scale.seeds
     return [
-        Task(simulate, {"gamma": gamma, "lr": lr, "steps": steps, "replicas": replicas}, cost=2 * steps)
+        Job(simulate, {"gamma": gamma, "lr": lr, "steps": steps, "replicas": replicas}, cost=2 * steps)
         for gamma, lr in settings["rates"]
     ]
 
@@ -114,7 +114,7 @@ def experiment(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="Lemma 1: the tracking error obeys its recursion",
         method=METHOD,
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=judge,
         draw=draw,
         settings=settings,

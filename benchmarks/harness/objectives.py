@@ -1,29 +1,29 @@
-"""The objectives of ``benchmarks/defaults.py``: a small model on real data, by a loss of fcco and exactly."""
+"""Every objective of the library as a task: a small model on real data, by a loss of the library and exactly."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-import _data as data
 import torch
 import torch.nn.functional as F
-from _task import Setting, Task, sampled, shuffled
 from torch import Tensor, nn
 
 import fcco
 import fcco.functional as exact
 from fcco import losses
+from harness import data
+from harness.tasks import Task, Variant, sampled, shuffled
 
 RULES = ("SOX .1", "SOX .3", "SOX .5", "SOAP .1", "SOAP .5", "SOAP .7", "SOAP .9", "SOAP cos .5")
-ALONE = tuple(map(Setting, ("in-batch", *RULES)))
+ALONE = tuple(map(Variant, ("in-batch", *RULES)))
 SAMPLED = ("SOAP .1", "SOAP .5", "SOAP .7", "SOAP .9", "SOAP cos .5")
 WITH_OWN_TERM = tuple(
     map(
-        Setting,
+        Variant,
         ("in-batch", "BSGD exact", *(f"{rule} exact" for rule in RULES[:-1]), *(f"{rule} sampled" for rule in SAMPLED)),
     )
 )
@@ -35,20 +35,20 @@ def cox(name: str) -> Task:
     return Task(
         start=torch.zeros(x.shape[1]),
         batches=partial(shuffled, n),
-        loss=lambda setting, steps: losses.CoxLoss(n, rule=setting.rule(steps), **setting.own_term),  # type: ignore
+        loss=lambda variant, steps: losses.CoxLoss(n, rule=variant.rule(steps), **variant.own_term),  # type: ignore
         step=lambda loss, w, rows, _: loss(x[rows] @ w, time[rows], event[rows], rows),
         exact=lambda w: exact.cox_loss(x.double() @ w, time, event),
     )
 
 
 def baseline_cox(name: str) -> Task:
-    """By rows that events share; settings with an own term are those of rows for each example."""
+    """By rows that events share; variants with an own term are those of rows for each example."""
     x, time, event = data.survival(name)
 
-    def build(setting: Setting, steps: int) -> Any:
-        if setting.name == "in-batch" or setting.name.endswith("sampled"):
-            return losses.CoxLoss(len(x), rule=setting.rule(steps))
-        return losses.BaselineCoxLoss.from_targets(time, event, rule=setting.rule(steps))
+    def build(variant: Variant, steps: int) -> Any:
+        if variant.name == "in-batch" or variant.name.endswith("sampled"):
+            return losses.CoxLoss(len(x), rule=variant.rule(steps))
+        return losses.BaselineCoxLoss.from_targets(time, event, rule=variant.rule(steps))
 
     return replace(cox(name), loss=build)
 
@@ -58,8 +58,8 @@ def _bipartite(
 ) -> Task:
     x, y = data.binary(name)
 
-    def build(setting: Setting, steps: int) -> Any:
-        return loss.from_targets(y, rule=setting.rule(steps), **(setting.own_term if has_own_term else {}))
+    def build(variant: Variant, steps: int) -> Any:
+        return loss.from_targets(y, rule=variant.rule(steps), **(variant.own_term if has_own_term else {}))
 
     make = lambda size, seed: fcco.data.PositiveNegativeSampler(y, batch=size, outer=outer, drop_last=True, seed=seed)  # type: ignore # noqa: E731
     return Task(
@@ -85,14 +85,22 @@ def partial_auc(name: str) -> Task:
     return _bipartite(name, "positive", losses.PartialAUCLoss, exact.partial_auc_loss)
 
 
-def nca(name: str, *, log_likelihood: bool = False) -> Task:
+def nca(name: str) -> Task:
+    return _nca(name, log_likelihood=False)
+
+
+def nca_log(name: str) -> Task:
+    return _nca(name, log_likelihood=True)
+
+
+def _nca(name: str, *, log_likelihood: bool) -> Task:
     x, y = data.classes(name)
     n, d, rows_of_a = len(x), x.shape[1], 8 if name == "digits" else 16
     start = torch.randn(d, rows_of_a, generator=torch.Generator().manual_seed(0)) / math.sqrt(d)
     return Task(
         start=start,
         batches=partial(shuffled, n),
-        loss=lambda setting, steps: losses.NCALoss(n, rule=setting.rule(steps), log_likelihood=log_likelihood),
+        loss=lambda variant, steps: losses.NCALoss(n, rule=variant.rule(steps), log_likelihood=log_likelihood),
         step=lambda loss, w, rows, _: loss(x[rows] @ w, y[rows], rows),
         exact=lambda w: exact.nca_loss(x.double() @ w, y, log_likelihood=log_likelihood),
         penalty=1e-4,
@@ -109,10 +117,10 @@ def _listwise(
     def make(size: int, seed: int) -> Any:
         return fcco.data.QuerySampler(query, relevance, queries=max(size // per_query, 1), items=items, seed=seed)
 
-    def build(setting: Setting, steps: int) -> Any:
-        if setting.name == "in-batch":  # the batch's part of a list is taken for the whole
+    def build(variant: Variant, steps: int) -> Any:
+        if variant.name == "in-batch":  # the batch's part of a list is taken for the whole
             return loss(len(x), rule=fcco.BSGD())
-        return loss.from_targets(y, query, rule=setting.rule(steps), **setting.own_term)
+        return loss.from_targets(y, query, rule=variant.rule(steps), **variant.own_term)
 
     return Task(
         start=torch.zeros(x.shape[1]),
@@ -160,7 +168,7 @@ def softmax(name: str) -> Task:
     return Task(
         start=torch.zeros(n_words, x.shape[1]),
         batches=partial(shuffled, n),
-        loss=lambda setting, steps: losses.SoftmaxLoss(n, n_words, setting.rule(steps), **setting.own_term),  # type: ignore
+        loss=lambda variant, steps: losses.SoftmaxLoss(n, n_words, variant.rule(steps), **variant.own_term),  # type: ignore
         step=step,
         exact=objective,
         penalty=1e-4,
@@ -180,11 +188,11 @@ def contrastive(name: str) -> Task:
         first, second = (x + 0.1 * torch.randn(n, d, generator=generator) for _ in range(2))
     options: dict[str, Any] = {"mode": mode, "include_positive": name == "digits, positive included"}
 
-    def build(setting: Setting, steps: int) -> Any:
-        if setting.name == "in-batch":  # InfoNCE: the positive is a candidate like those of the batch
+    def build(variant: Variant, steps: int) -> Any:
+        if variant.name == "in-batch":  # InfoNCE: the positive is a candidate like those of the batch
             return losses.ContrastiveLoss(n, mode=mode, include_positive=True, own_term="sampled", rule=fcco.BSGD())
-        own_term: dict[str, Any] = {**setting.own_term} if options["include_positive"] else {}
-        return losses.ContrastiveLoss(n, rule=setting.rule(steps), **options, **own_term)
+        own_term: dict[str, Any] = {**variant.own_term} if options["include_positive"] else {}
+        return losses.ContrastiveLoss(n, rule=variant.rule(steps), **options, **own_term)
 
     def embed(w: Tensor, rows: Any = slice(None)) -> tuple[Tensor, Tensor]:
         return first[rows].to(w) @ w[: first.shape[1]], second[rows].to(w) @ w[-second.shape[1] :]
@@ -219,7 +227,7 @@ def latent_variable(name: str) -> Task:
     return Task(
         start=torch.randn(d, 16, generator=torch.Generator().manual_seed(0)) / math.sqrt(d),
         batches=partial(shuffled, n),
-        loss=lambda setting, steps: losses.LatentVariableLoss(n, setting.rule(steps)),
+        loss=lambda variant, steps: losses.LatentVariableLoss(n, variant.rule(steps)),
         step=step,
         exact=lambda w: exact.latent_variable_loss(*score(w, slice(None), slice(None))),
         penalty=1e-4,
@@ -259,7 +267,7 @@ def maml(name: str) -> Task:
     return Task(
         start=start,
         batches=partial(shuffled, n),
-        loss=lambda setting, steps: losses.MAMLLoss(n, len(start), 0.1, rule=setting.rule(steps)),
+        loss=lambda variant, steps: losses.MAMLLoss(n, len(start), 0.1, rule=variant.rule(steps)),
         step=step,
         exact=objective,
         penalty=1e-4,
@@ -278,7 +286,7 @@ def group_dro(name: str) -> Task:
     return Task(
         start=torch.zeros(x.shape[1]),
         batches=partial(shuffled, len(x)),
-        loss=lambda setting, steps: losses.GroupDROLoss.from_targets(group, rule=setting.rule(steps), **tau),
+        loss=lambda variant, steps: losses.GroupDROLoss.from_targets(group, rule=variant.rule(steps), **tau),
         step=lambda loss, w, rows, _: loss(losses_at(w, rows), group[rows]),
         exact=lambda w: exact.group_dro_loss(losses_at(w), group, **tau),
         penalty=1e-3,
@@ -297,7 +305,7 @@ def invariant_logistic(name: str) -> Task:
     return Task(
         start=torch.zeros(d),
         batches=partial(shuffled, n),
-        loss=lambda setting, steps: losses.InvariantLogisticLoss(n, setting.rule(steps)),
+        loss=lambda variant, steps: losses.InvariantLogisticLoss(n, variant.rule(steps)),
         step=step,
         exact=lambda w: exact.invariant_logistic_loss((x.double() @ w).unsqueeze(1), y),
         penalty=1e-3,
@@ -306,10 +314,10 @@ def invariant_logistic(name: str) -> Task:
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective, its columns, and its rows: data, batch size and passes."""
+    """An objective, the variants to compare (columns), and data, batch size and passes to compare them at (rows)."""
 
     build: Callable[[str], Task]
-    settings: tuple[Setting, ...]
+    variants: tuple[Variant, ...]
     rows: tuple[tuple[str, int, int], ...]
     needs: str = ""
     fallback: tuple[tuple[str, int, int], ...] = ()
@@ -320,11 +328,6 @@ class Objective:
         return self.rows if not self.needs or data.has(self.needs) else self.fallback
 
 
-@lru_cache
-def task(objective: str, name: str) -> Task:
-    return OBJECTIVES[objective].build(name)
-
-
 def _at(name: str, *sizes: tuple[int, int]) -> tuple[tuple[str, int, int], ...]:
     return tuple((name, size, passes) for size, passes in sizes)
 
@@ -333,8 +336,8 @@ SHARED = ("in-batch", "SOAP .7 sampled", "SOX .1", *(f"SOAP {rate}" for rate in 
 SURVIVAL = (
     _at("whas500", (8, 40), (16, 10), (16, 40), (32, 40)) + _at("veteran", (8, 40)) + _at("flchain", (16, 2), (64, 5))
 )
-LISTWISE = (*WITH_OWN_TERM, Setting("BSGD sampled"))  # as in-batch, but what is known of the lists is used
-CONTRASTIVE = (Setting("in-batch"), Setting("BSGD"), *ALONE[1:])
+LISTWISE = (*WITH_OWN_TERM, Variant("BSGD sampled"))  # as in-batch, but what is known of the lists is used
+CONTRASTIVE = (Variant("in-batch"), Variant("BSGD"), *ALONE[1:])
 BREAST = _at("breast cancer", (8, 10), (16, 20), (64, 40))
 ITEMS = _at("lambdarank, 8 items", (16, 5), (64, 10), (64, 20)) + _at("lambdarank, whole lists", (64, 10))
 PATIENTS = _at("diabetes, 8 items", (16, 10), (64, 40))
@@ -351,7 +354,7 @@ OBJECTIVES = {
     ),
     "baseline_cox": Objective(
         baseline_cox,
-        tuple(map(Setting, SHARED)),
+        tuple(map(Variant, SHARED)),
         SURVIVAL,
         "survival/sksurv/flchain.arff",
         _at("diabetes", (8, 10), (16, 40), (64, 40)),
@@ -378,8 +381,8 @@ OBJECTIVES = {
         _at("digits", (16, 10), (32, 10), (64, 10), (64, 20)),
     ),
     "nca_log": Objective(
-        partial(nca, log_likelihood=True),
-        tuple(map(Setting, ("in-batch", "SOAP .5", "SOAP .7", "SOAP .9", "SOAP power .1"))),
+        nca_log,
+        tuple(map(Variant, ("in-batch", "SOAP .5", "SOAP .7", "SOAP .9", "SOAP power .1"))),
         _at("digits", (16, 10), (32, 10), (64, 20)) + _at("usps", (64, 2)),
         "usps/zip.train.gz",
         _at("digits", (16, 10), (32, 10), (64, 20)),
@@ -388,7 +391,7 @@ OBJECTIVES = {
     "list_mle": Objective(list_mle, LISTWISE, ITEMS, "ltr/lightgbm-lambdarank/rank.train.gz", PATIENTS),
     "ndcg": Objective(
         ndcg,
-        (*LISTWISE, Setting("SOAP power .25 bounded")),
+        (*LISTWISE, Variant("SOAP power .25 bounded")),
         ITEMS,
         "ltr/lightgbm-lambdarank/rank.train.gz",
         PATIENTS,
@@ -411,7 +414,7 @@ OBJECTIVES = {
     ),
     "invariant_logistic": Objective(
         invariant_logistic,
-        (*ALONE, Setting("SOAP mean .03")),
+        (*ALONE, Variant("SOAP mean .03")),
         _at("breast cancer", (8, 5), (16, 20), (64, 40)),
     ),
     "latent_variable": Objective(

@@ -1,44 +1,17 @@
-"""The study of what decides: its search for an lr, its plan and its verdicts by hand, and all of it in short form."""
+"""What decides how far training gets: its plan and its verdicts by hand, and all of it in short form."""
 
 import math
 
-import defaults
 import pytest
-from defaults import Row
-from study.__main__ import answer
-from study._advice import Verdict
-from study._cells import IN_BATCH, QUESTIONS, Choice, advised, problems, tried
-from study._compiled import train
-from study._measure import LIMIT, Outcome, search
 
 import fcco
-
-
-@pytest.mark.parametrize("start", [2.0**-6, 1.0, 2.0**6])
-def test_the_search_ends_between_two_worse_rates(start):
-    lr, scores = search(lambda lr, seed: abs(math.log2(lr) - 1.2) + seed, start, seeds=2)
-    assert lr == 2.0
-    assert scores == pytest.approx([0.2, 1.2])
-
-
-def test_the_search_sees_past_a_hill_beside_its_start():
-    hilly = {0.25: 1.0, 0.5: 3.0, 1.0: 2.0, 2.0: 3.0}
-    assert search(lambda lr, seed: hilly.get(lr, 4.0), 1.0, seeds=1) == (0.25, [1.0])
-
-
-def test_all_seeds_have_a_say_in_the_rate():
-    # The first seed alone would take 1.
-    assert search(lambda lr, seed: lr if seed else abs(lr - 1), 1.0, seeds=3)[0] < 0.5
-
-
-def test_a_rate_at_which_another_seed_diverges_is_not_taken():
-    assert search(lambda lr, seed: math.inf if seed and lr > 1 else 1 / lr, 1.0, seeds=2) == (1.0, [1.0, 1.0])
-
-
-def test_the_search_gives_up_where_everything_diverges():
-    lr, scores = search(lambda lr, seed: math.inf, 1.0, seeds=1)
-    assert scores == [math.inf]
-    assert lr == 2.0**-4 / 2**LIMIT
+from harness import excess as harness
+from harness.excess import Row
+from what_decides.__main__ import answer
+from what_decides._advice import Verdict
+from what_decides._cells import IN_BATCH, QUESTIONS, Choice, advised, problems, tried
+from what_decides._compiled import train
+from what_decides._measure import Outcome
 
 
 def test_names_are_rules():
@@ -61,7 +34,7 @@ RUNS = [
     (Row("p_norm_push", "breast cancer", 32, 3), 0.02),
     (Row("nca", "digits", 128, 2), 4.0),
 ]
-SETTINGS = (
+VARIANTS = (
     IN_BATCH,
     "SOAP .3",
     "SOX .1",
@@ -79,10 +52,10 @@ def test_compiled_training_is_that_of_the_losses(row, lr):
     with_own_term = ("SOAP .5 exact", "BSGD exact") if row.objective in ("cox", "average_precision") else ()
     reached = {}
     # NCA's exact objective takes its time.
-    for name in (*(SETTINGS[1:5] if row.objective == "nca" else SETTINGS), *with_own_term):
+    for name in (*(VARIANTS[1:5] if row.objective == "nca" else VARIANTS), *with_own_term):
         reached[name] = train(row, Choice(name), lr, seed=0)
         # Float32 there, float64 here; what a wrong rule would reach differs in the third digit.
-        assert reached[name] == pytest.approx(defaults.train(row, Choice(name), lr, seed=0), rel=1e-5)
+        assert reached[name] == pytest.approx(harness.train(row, Choice(name), lr, seed=0), rel=1e-5)
     assert len({round(value, 7) for value in reached.values()}) >= len(reached) - 1
 
 
@@ -97,16 +70,16 @@ def test_every_point_of_a_figure_has_a_run(name):
             assert len(line.cells) == (1 if line.reference else len(line.x))
             assert {cell.data for cell in line.cells} == {problem.data}
             for cell in line.cells:
-                assert isinstance(Choice(cell.setting).rule(10), fcco.Rule)
+                assert isinstance(Choice(cell.variant).rule(10), fcco.Rule)
 
 
 def test_advice_is_held_against_the_default_among_others():
     for problem in problems():
         for place in advised(problem):
-            settings = [cell.setting for cell in tried(problem, *place)]
-            assert settings[0] == IN_BATCH
-            assert problem.default in settings
-            assert len(set(settings)) == len(settings)
+            variants = [cell.variant for cell in tried(problem, *place)]
+            assert variants[0] == IN_BATCH
+            assert problem.default in variants
+            assert len(set(variants)) == len(variants)
 
 
 def verdict(use_table, gamma, **excess):

@@ -6,25 +6,35 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 
 class DivergedError(Exception):
-    """The lr was too large."""
+    """Training diverged: the learning rate was too large."""
 
 
 def train(step: Callable[[Tensor], Tensor], batches: Iterable[Tensor], optimizers: Iterable[Optimizer]) -> float:
-    """Take a step for every batch, with a cosine lr down to 0; the seconds of CPU time that it took.
+    """Take one step for every batch, while the learning rate falls to 0 along a cosine.
 
-    Args:
-        step: the loss of a batch, from its rows.
-        batches: rows, drawn beforehand so that drawing is not part of the time.
-        optimizers: with their lr at the start; usually one.
+    Parameters
+    ----------
+    step : callable
+        Maps the rows of a batch to its loss.
+    batches : iterable of Tensor
+        The rows of every batch. They are drawn before the clock starts.
+    optimizers : iterable of Optimizer
+        The optimizers, usually one, with their initial learning rates.
 
-    Raises:
-        DivergedError: a weight, or an estimate of the library's, is no longer finite.
+    Returns
+    -------
+    float
+        The seconds of CPU time that training took.
+
+    Raises
+    ------
+    DivergedError
+        If a weight, or an estimate of the library, is no longer finite.
     """
     plan, optimizers = list(batches), list(optimizers)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -48,25 +58,3 @@ def train(step: Callable[[Tensor], Tensor], batches: Iterable[Tensor], optimizer
         if not all(bool(w.isfinite().all()) for w in group["params"]):
             raise DivergedError
     return seconds
-
-
-def minimise(objective: Callable[[], Tensor], weights: list[Tensor], iterations: int = 500) -> float:
-    """Minimise on all data by L-BFGS, to the end; the seconds that it took."""
-    optimizer = torch.optim.LBFGS(
-        weights,
-        max_iter=iterations,
-        tolerance_grad=1e-9,
-        tolerance_change=1e-13,
-        history_size=50,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = objective()
-        value.backward()
-        return value
-
-    began = time.perf_counter()
-    optimizer.step(closure)
-    return time.perf_counter() - began

@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from study._advice import as_table, verdicts
-from study._cells import QUESTIONS, advised, other_problems, problems, tried
-from study._figures import draw, tables
-from study._measure import Outcomes, measure
+from what_decides._advice import as_table, verdicts
+from what_decides._cells import QUESTIONS, advised, other_problems, problems, tried
+from what_decides._figures import draw, tables
+from what_decides._measure import Outcomes, measure
 
 FOLDER = Path("docs/figures/what_decides")
 ADVICE = "advice"
@@ -18,10 +18,10 @@ ADVICE = "advice"
 def main() -> None:
     """Run what the arguments ask for."""
     names = [*QUESTIONS, ADVICE]
-    parser = argparse.ArgumentParser(prog="study", description="What decides how far training gets.")
+    parser = argparse.ArgumentParser(prog="what_decides", description="What decides how far training gets.")
     parser.add_argument("--only", default=",".join(names), help=f"some of {', '.join(names)}, with commas")
     parser.add_argument("--quick", action="store_true", help="one seed of short runs, to see that it works")
-    parser.add_argument("--cache", type=Path, default=Path("build/study/cache.jsonl"))
+    parser.add_argument("--cache", type=Path, default=Path("build/what_decides/cache.jsonl"))
     parser.add_argument("--folder", type=Path, default=FOLDER)
     given = parser.parse_args()
     chosen = given.only.split(",")

@@ -1,7 +1,8 @@
-"""The training of ``benchmarks/defaults.py``, compiled for the four objectives of the study.
+"""The training of :mod:`harness.excess`, compiled for the four objectives of the study.
 
 Small models on small batches spend their time between the operations, not in them: thousands of runs take minutes
-here, and hours there. ``tests/test_study.py`` holds every objective and every rule against the losses of the library.
+here, and hours there. ``tests/test_what_decides.py`` holds every objective and every rule against the
+losses of the library.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import _data
 import numpy as np
 import torch
-from _tasks import task
-from defaults import BETA, Row, batches
 from numba import njit
 from numpy.typing import NDArray
 
 import fcco
-from study._cells import Choice
+from harness import data as real_data
+from harness.excess import BETA, Row, batches, task
+from what_decides._cells import Choice
 
 Array = NDArray[Any]
 
@@ -210,16 +210,16 @@ def descend(data: Data, rule: Rule, order: Array, lr: Array, beta: float, penalt
 def load(objective: str, name: str) -> Data:
     """The data of a task."""
     if objective == "cox":
-        x, key, flag = _data.survival(name)
+        x, key, flag = real_data.survival(name)
     else:
-        x, key = (_data.classes if objective == "nca" else _data.binary)(name)
+        x, key = (real_data.classes if objective == "nca" else real_data.binary)(name)
         flag = key == 1
     kind = OBJECTIVES.index(objective)
     return Data(kind, x.double().numpy(), key.double().numpy(), flag.numpy().astype(np.bool_))
 
 
 def compile_rule(choice: Choice, steps: int) -> Rule:
-    """A setting as the compiled code takes it."""
+    """Return a variant in the form that the compiled code takes."""
     rule: Any = choice.rule(steps)
     own_exact = choice.own_term["own_term"] == "exact"
     if isinstance(rule, fcco.BSGD):
@@ -233,7 +233,7 @@ def compile_rule(choice: Choice, steps: int) -> Rule:
 
 @lru_cache(maxsize=64)
 def order_of(row: Row, seed: int) -> Array:
-    """The batches of a run, [steps, batch]: those of ``benchmarks/defaults.py``."""
+    """The batches of a run, [steps, batch]: those of :mod:`harness.excess`."""
     return torch.stack(batches(row, seed)).numpy()
 
 

@@ -1,4 +1,7 @@
-"""Real data for the benchmarks: from the directory named by FCCO_DATA, or what ships with scikit-learn and Python."""
+"""Real data for the benchmarks.
+
+They come from the directory that FCCO_DATA names, or ship with scikit-learn and Python.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from scipy.io import arff
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_svmlight_file
 from torch import Tensor
 
+from fcco_reproduce.datasets._fetch import locate
+
 TIMES_AND_EVENTS = {
     "whas500": ("lenfol", "fstat", b"1"),
     "veteran": ("Survival_in_days", "Status", b"dead"),
@@ -35,7 +40,7 @@ def _path(path: str) -> Path:
 
 
 def standardised(x: np.ndarray) -> Tensor:
-    """Features of mean 0 and deviation 1; constant ones are left out."""
+    """Return features with mean 0 and standard deviation 1; constant features are left out."""
     x = x[:, x.std(0) > 0]
     return torch.tensor((x - x.mean(0)) / x.std(0), dtype=torch.float32)
 
@@ -71,19 +76,23 @@ def binary(name: str) -> tuple[Tensor, Tensor]:
         with bz2.open(_path("ijcnn1/ijcnn1.tr.bz2")) as file:
             x, y = load_svmlight_file(io.BytesIO(b"".join(islice(file, 0, None, 7))))
         return standardised(x.toarray()), torch.tensor(y > 0).long()
-    values = _covtype()
+    values = covtype_rows(29)
     return _covtype_features(values), torch.tensor(values[:, -1] == 5).long()
 
 
 @lru_cache
-def _covtype() -> np.ndarray:
-    """Every 29th row: ten quantities, four areas and forty soils as 0 and 1, and the class of the forest's cover."""
-    with gzip.open(_path("covtype/covtype.data.gz"), "rt") as text:
-        return np.array([line.split(",") for line in islice(text, 0, None, 29)], float)
+def covtype_rows(every: int) -> np.ndarray:
+    """Return every so-manyth row of covtype, in float64.
+
+    The columns are ten quantities, four areas and forty soils as 0 and 1, and the kind of forest, 1 to 7.
+    """
+    with gzip.open(locate("covtype/covtype.data.gz").path, "rt") as text:
+        return np.loadtxt(islice(text, 0, None, every), delimiter=",")
 
 
 def _covtype_features(values: np.ndarray) -> Tensor:
-    # Of the binary columns many are rare: standardised, a few rows would have features of 100 and more.
+    # Many of the binary columns are rare. If they were standardised, a few rows would have features above 100, so they
+    # stay as they are here; the applications standardise them and clip them (``splits.clipped``).
     return torch.cat([standardised(values[:, :10]), torch.tensor(values[:, 10:-1], dtype=torch.float32)], 1)
 
 
@@ -97,7 +106,7 @@ def groups(name: str) -> tuple[Tensor, Tensor, Tensor]:
     if name == "digits":
         x, digit = classes(name)
         return x - x.mean(0), digit % 2, digit
-    values = _covtype()[::5]
+    values = covtype_rows(29)[::5]
     pine = torch.tensor(values[:, -1] == 2).long()
     group = 2 * torch.tensor(values[:, 10:14].argmax(1)) + pine
     return _covtype_features(values), pine, torch.unique(group, return_inverse=True)[1]
@@ -118,7 +127,7 @@ def few_shot(name: str) -> tuple[Tensor, Tensor]:
         pairs = pairs[pairs[:, 0] != pairs[:, 1]]
         inputs, targets = images[pairs].flatten(1, 2), torch.tensor([1.0, -1.0]).repeat_interleave(80).repeat(90, 1)
     else:
-        values = standardised(_covtype()[:20000, :10]).view(200, 100, 10)
+        values = standardised(covtype_rows(29)[:20000, :10]).view(200, 100, 10)
         inputs, targets = values[..., 1:], values[..., 0]
     order = torch.randperm(inputs.shape[1], generator=generator)
     return inputs[:, order], targets[:, order]

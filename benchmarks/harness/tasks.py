@@ -1,4 +1,4 @@
-"""What ``benchmarks/defaults.py`` compares, and on what: settings of a loss, and tasks to train it on."""
+"""Variants of a loss that are compared, and tasks to train them on."""
 
 from __future__ import annotations
 
@@ -16,19 +16,26 @@ Batches = Iterator[Tensor]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A column: a rule, and how the own term is estimated; "in-batch" is the loss that practitioners use."""
+class Variant:
+    """A loss with a rule and an own term, by a short name such as "SOAP .7 exact" or "SOX .1".
+
+    "in-batch" is the loss that practitioners use, which takes the batch for the population.
+    """
 
     name: str
 
     @property
     def own_term(self) -> dict[str, str]:
-        """As an option of the losses that have one."""
+        """The keyword argument for losses that have an own term."""
         last = self.name.split()[-1]
         return {"own_term": "sampled" if last == "in-batch" else last}
 
     def rule(self, steps: int) -> fcco.Rule:
-        """Cosine: from 1 to the final gamma over the first half of the run; power and mean: by the visits of a row."""
+        """Return the rule of the table for a run of ``steps`` steps.
+
+        "cos" decreases gamma from 1 to its final value over the first half of the run; "power" and "mean" make it a
+        function of the visits of a row.
+        """
         kind, *rest = self.name.split()
         if kind in ("in-batch", "BSGD"):
             return fcco.BSGD()
@@ -44,22 +51,22 @@ class Setting:
 
 @dataclass(frozen=True)
 class Task:
-    """What it takes to train a model on an objective, and to say how far it is from the minimum."""
+    """A small model on one objective and one data set, with what is needed to train it and to measure its excess."""
 
     start: Tensor
     batches: Callable[[int, int, int], Batches]  # size, passes, seed
-    loss: Callable[[Setting, int], Callable[..., Tensor]]  # setting, steps
+    loss: Callable[[Variant, int], Callable[..., Tensor]]  # variant, steps
     step: Callable[..., Tensor]  # loss, weights, rows, generator
     exact: Callable[[Tensor], Tensor]  # of weights in float64
     penalty: float = 0.0
 
     def objective(self, w: Tensor) -> Tensor:
-        """The exact objective, with the penalty on w."""
+        """Return the exact objective with the penalty on ``w``."""
         return self.exact(w) + self.penalty / 2 * w.square().sum()
 
 
 def shuffled(n: int, size: int, passes: int, seed: int) -> Batches:
-    """Batches as everybody draws them: a permutation a pass, without its short end."""
+    """Yield the batches of a fresh permutation in every pass; the incomplete last batch is left out."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(passes):
         rows = torch.randperm(n, generator=generator)
@@ -67,6 +74,6 @@ def shuffled(n: int, size: int, passes: int, seed: int) -> Batches:
 
 
 def sampled(make: Callable[..., Any], size: int, passes: int, seed: int) -> Batches:
-    """Batches of a sampler of :mod:`fcco.data`; a pass is one over the outer rows."""
+    """Return the batches of a sampler of :mod:`fcco.data`; a pass goes once over the outer rows."""
     sampler = make(size, seed=seed)
     return (torch.tensor(rows) for rows in chain.from_iterable(sampler for _ in range(passes)))

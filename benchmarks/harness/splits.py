@@ -11,14 +11,14 @@ from torch import Tensor
 
 
 class Part(NamedTuple):
-    """Some examples: features, and what else there is of each (targets, times, queries)."""
+    """Some examples: their features, and what else is known of each (targets, times, queries)."""
 
     x: Tensor
     y: tuple[Tensor, ...]
 
 
 class Parts(NamedTuple):
-    """To train on, to choose the lr by, and to report."""
+    """The parts to train on, to choose the learning rate by, and to report."""
 
     train: Part
     valid: Part
@@ -26,14 +26,14 @@ class Parts(NamedTuple):
 
 
 def three_parts(x: NDArray[Any], y: tuple[NDArray[Any], ...], shares: tuple[float, float] = (0.6, 0.2)) -> Parts:
-    """A random split, always the same, into the shares of training, validation and the rest."""
+    """Return a random split, always the same, into the given shares for training and validation, and the rest."""
     order = np.random.default_rng(0).permutation(len(x))
     ends = np.round(np.cumsum(shares) * len(x)).astype(int)
     return scaled(*((x[rows], tuple(values[rows] for values in y)) for rows in np.split(order, ends)))
 
 
 def scaled(*parts: tuple[NDArray[Any], tuple[NDArray[Any], ...]]) -> Parts:
-    """Features less their mean and over their deviation on the training part; missing ones are at the mean."""
+    """Standardise the features by the training part; a missing feature is replaced by its mean."""
     mean, deviation = np.nanmean(parts[0][0], 0), np.nanstd(parts[0][0], 0)
     keep = deviation > 0
     made = []
@@ -41,3 +41,11 @@ def scaled(*parts: tuple[NDArray[Any], tuple[NDArray[Any], ...]]) -> Parts:
         features = np.nan_to_num((x[:, keep] - mean[keep]) / deviation[keep], nan=0.0)
         made.append(Part(torch.tensor(features, dtype=torch.float32), tuple(torch.tensor(values) for values in y)))
     return Parts(*made)
+
+
+def clipped(parts: Parts) -> Parts:
+    """Clip features to five standard deviations.
+
+    Many binary features of covtype are rare, and without this a few rows would have features above 100.
+    """
+    return Parts(*(Part(part.x.clamp(-5, 5), part.y) for part in parts))

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from defaults import brief
-
 from fcco_reproduce._figures import finish, new_figure, save, style
-from study._cells import Line, Problem, Question
-from study._measure import Outcome, Outcomes
+from harness.tables import as_markdown, brief
+from what_decides._cells import Line, Problem, Question
+from what_decides._measure import Outcome, Outcomes
 
 
 def draw(question: Question, problems: Sequence[Problem], outcomes: Outcomes, path: Path) -> None:
@@ -62,11 +61,19 @@ def tables(question: Question, problems: Sequence[Problem], outcomes: Outcomes) 
         lines = question.lines(problem)
         if not lines:
             continue
-        x = [_name(x).replace("\n", ", ") for x in lines[0].x]
-        rows = [f"| {problem.title}, batch {problem.batch} | " + " | ".join(x) + " |", "|---" * (len(x) + 1) + "|"]
+        first, x = f"{problem.title}, batch {problem.batch}", [_name(x).replace("\n", ", ") for x in lines[0].x]
+        rows = []
         for line in lines:
             found = [outcomes[cell] for cell in line.cells]
             cells = [f"{brief(outcome.mean)} ± {brief(outcome.error)}" for outcome in found]
-            rows.append(f"| {line.label} | " + " | ".join(cells + [""] * (len(x) - len(cells))) + " |")
-        parts.append("\n".join(rows))
+            rows.append({first: line.label} | dict(zip(x, cells + [""] * (len(x) - len(cells)), strict=True)))
+        parts.append(as_markdown(rows))
+        ends = [
+            f"{line.label} at {x}"
+            for line in lines
+            for x, cell in zip(line.x, line.cells, strict=False)
+            if outcomes[cell].at_end
+        ]
+        if ends:
+            parts.append(f"Best learning rate at the end of the grid: {'; '.join(ends)}.")
     return "\n\n".join(parts) + "\n"

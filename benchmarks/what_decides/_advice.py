@@ -10,15 +10,16 @@ from statistics import geometric_mean, mean, median
 from typing import Any, TextIO
 
 import torch
-from _tasks import task
-from defaults import BETA, Row, batches, brief
 from torch import nn
 
 import fcco
 from fcco.diagnostics import Monitor, advise
-from fcco_reproduce import Task, run_tasks
-from study._cells import IN_BATCH, Choice, Problem, advised, tried
-from study._measure import VERSION, Outcome, Outcomes
+from fcco_reproduce import run_jobs
+from harness.cache import make_job, sources
+from harness.excess import BETA, Row, batches, objectives, task
+from harness.tables import as_markdown, brief
+from what_decides._cells import IN_BATCH, Choice, Problem, advised, tried
+from what_decides._measure import Outcome, Outcomes
 
 SEEDS = 3
 # Where advise draws the line, and so what counts as a gain.
@@ -26,18 +27,18 @@ WORTH_IT = 0.9
 
 
 def ask(
-    objective: str, data: str, batch: int, visits: int, setting: str, lr: float, seed: int, draws: int, version: int
+    objective: str, data: str, batch: int, visits: int, variant: str, lr: float, seed: int, draws: int, sources: str
 ) -> dict[str, Any]:
-    """Train for a quarter of the run, but for two passes at least, with a monitor; and ask how to go on."""
+    """Train for a quarter of the run, but for at least two passes, with a monitor, and ask how to go on."""
     row = Row(objective, data, batch, visits)
     problem, plan = task(objective, data), batches(row, seed)
     generator = torch.Generator().manual_seed(seed)
-    loss_fn: Any = problem.loss(Choice(setting), len(plan))
+    loss_fn: Any = problem.loss(Choice(variant), len(plan))
     w = nn.Parameter(problem.start.clone())
     optimizer = fcco.optim.MovingAverageSGD([w], lr=lr, beta=BETA, weight_decay=problem.penalty)
-    settled = min(max(len(plan) // 4, 2 * len(plan) // visits + 1), len(plan))
+    steps = min(max(len(plan) // 4, 2 * len(plan) // visits + 1), len(plan))
     with Monitor(loss_fn) as monitor:
-        for t, rows in enumerate(plan[:settled]):
+        for t, rows in enumerate(plan[:steps]):
             optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * t / len(plan))) / 2
             optimizer.zero_grad()
             problem.step(loss_fn, w, rows, generator).backward()
@@ -68,8 +69,8 @@ class Verdict:
     batch: int
     visits: int
     advice: list[dict[str, Any]]
-    runs: dict[str, Outcome]  # by setting, the in-batch loss among them
-    default: str  # the setting of the loss
+    runs: dict[str, Outcome]  # by variant, the in-batch loss among them
+    default: str  # the variant of the loss
 
     @property
     def use_table(self) -> bool:
@@ -116,17 +117,18 @@ def verdicts(
 ) -> list[Verdict]:
     """The advice in every situation; every seed asks for itself."""
     seeds, draws = (1, 8) if quick else (SEEDS, 400)
-    places, tasks = [], []
+    places, jobs = [], []
     for problem in problems:
         for batch, visits in advised(problem):
             cells = tried(problem, batch, visits)
-            lr = next(outcomes[cell].lr for cell in cells if cell.setting == problem.default)
+            lr = next(outcomes[cell].lr for cell in cells if cell.variant == problem.default)
             settings = {"objective": problem.objective, "data": problem.data, "batch": batch, "visits": visits}
-            settings |= {"setting": problem.default, "lr": lr, "draws": draws, "version": VERSION}
-            runs = {cell.setting: outcomes[cell] for cell in cells}
+            settings |= {"variant": problem.default, "lr": lr, "draws": draws}
+            settings["sources"] = sources(objectives()[problem.objective].build)
+            runs = {cell.variant: outcomes[cell] for cell in cells}
             places.append((problem.title, batch, visits, runs, problem.default))
-            tasks += [Task(ask, {**settings, "seed": seed}) for seed in range(seeds)]
-    answers = run_tasks(tasks, cache=cache, progress=progress)
+            jobs += [make_job(ask, {**settings, "seed": seed}) for seed in range(seeds)]
+    answers = run_jobs(jobs, cache=cache, progress=progress)
     return [
         Verdict(title, batch, visits, answers[k * seeds : (k + 1) * seeds], runs, default)
         for k, (title, batch, visits, runs, default) in enumerate(places)
@@ -135,23 +137,28 @@ def verdicts(
 
 def as_table(found: Sequence[Verdict]) -> str:
     """The verdicts in Markdown, and how many were right."""
-    rows = [
-        "| objective, data | batch, visits | seeds told to use a table | square error left | gamma advised |"
-        " excess / in-batch at that gamma | best gamma | excess / in-batch at the best | right |",
-        "|---" * 9 + "|",
-    ]
+    rows = []
     for one in found:
         told = f"{sum(a['use_table'] for a in one.advice)} of {len(one.advice)}"
-        gain, best = mean(a["gain"] for a in one.advice), one.best
-        numbers = [told, f"{gain:.2f}", f"{one.gamma:g}", brief(one.ratios[one.nearest])]
-        numbers += [best.split()[1], brief(one.ratios[best]), "yes" if one.right else "**no**"]
-        rows.append(f"| {one.title} | {one.batch}, {one.visits} | " + " | ".join(numbers) + " |")
+        rows.append(
+            {
+                "objective, data": one.title,
+                "batch, visits": f"{one.batch}, {one.visits}",
+                "seeds told to use a table": told,
+                "square error left": f"{mean(a['gain'] for a in one.advice):.2f}",
+                "gamma advised": f"{one.gamma:g}",
+                "excess / in-batch at that gamma": brief(one.ratios[one.nearest]),
+                "best gamma": one.best.split()[1],
+                "excess / in-batch at the best": brief(one.ratios[one.best]),
+                "right": "yes" if one.right else "**no**",
+            }
+        )
     followed, default = (
         geometric_mean(ratios)
         for ratios in zip(*((one.followed, one.ratios[one.default]) for one in found), strict=True)
     )
-    rows.append(
-        f"\nRight: {sum(one.right for one in found)} of {len(found)}. Excess / in-batch, geometric mean: "
-        f"{followed:.2f} by following the advice, {default:.2f} with the default of the loss."
+    return (
+        f"{as_markdown(rows, markup=True)}\n\nRight: {sum(one.right for one in found)} of {len(found)}. "
+        f"Excess / in-batch, geometric mean: {followed:.2f} by following the advice, {default:.2f} with the default of "
+        "the loss.\n"
     )
-    return "\n".join(rows) + "\n"

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import _data
-from _task import Setting
-
 import fcco
+from harness import data
+from harness.tasks import Variant
 
 IN_BATCH = "in-batch"
 
 
-class Choice(Setting):
-    """A setting by its name: as in ``_task``, and "letter .1", SOX as the paper has it.
+class Choice(Variant):
+    """A variant whose name may also be "letter .1", SOX as the paper has it.
 
     The own term is sampled unless the name ends with "exact".
     """
 
     @property
     def own_term(self) -> dict[str, str]:
-        """As an option of the losses that have one."""
+        """The keyword argument for losses that have an own term."""
         return {"own_term": "exact" if self.name.endswith("exact") else "sampled"}
 
     def rule(self, steps: int) -> fcco.Rule:
-        """The rule of the table."""
+        """Return the rule of the table for a run of ``steps`` steps."""
         kind, *rest = self.name.split()
         return fcco.SOX(float(rest[0]), safeguard=False) if kind == "letter" else super().rule(steps)
 
@@ -35,14 +34,14 @@ class Problem:
     """An objective on data: a panel of every figure.
 
     Args:
-        objective: as ``_tasks.OBJECTIVES`` names it.
+        objective: as ``harness.objectives.OBJECTIVES`` names it.
         title: as the figures have it.
         data: what it is trained on.
         batch: examples in a batch.
         sizes: of batches, to compare.
         visits: of a row in a run, four numbers; the second and the third are "few" and "many".
-        default: the setting that the loss has by default.
-        lr: the middle of the grid of learning rates, at ``batch``; at other sizes, in proportion.
+        default: the variant that the loss has by default.
+        lr: the centre of the grid of learning rates, at ``batch``; at other sizes, in proportion.
         has_own_term: whether the own term can be exact or sampled.
     """
 
@@ -69,7 +68,7 @@ class Cell:
     data: str
     batch: int
     visits: int
-    setting: str
+    variant: str
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,9 @@ def problems(*, quick: bool = False) -> list[Problem]:
             Problem("cox", "Cox, diabetes", "diabetes", 64, (64, 128), (1, 1, 2, 2), "SOAP .7", 0.1, True),
             Problem("p_norm_push", "push, breast cancer", "breast cancer", 64, (64,), (1, 1, 2, 2), "SOAP .5", 0.01),
         ]
-    cox = "whas500" if _data.has("survival/sksurv/whas500.arff") else "diabetes"
-    ap = "covtype" if _data.has("covtype/covtype.data.gz") else "breast cancer"
-    push = "ijcnn1" if _data.has("ijcnn1/ijcnn1.tr.bz2") else "breast cancer"
+    cox = "whas500" if data.has("survival/sksurv/whas500.arff") else "diabetes"
+    ap = "covtype" if data.has("covtype/covtype.data.gz") else "breast cancer"
+    push = "ijcnn1" if data.has("ijcnn1/ijcnn1.tr.bz2") else "breast cancer"
     return [
         Problem("cox", f"Cox, {cox}", cox, 16, (8, 16, 32, 64, 128), (3, 10, 40, 160), "SOAP .7", 2**-5, True),
         Problem("nca", "NCA, digits", "digits", 64, (16, 32, 64, 128), (2, 5, 15, 40), "SOAP .9", 4.0),
@@ -120,7 +119,7 @@ def problems(*, quick: bool = False) -> list[Problem]:
 def other_problems(*, quick: bool = False) -> list[Problem]:
     """The same objectives on other data, where there are any, to see whether advice carries over."""
     found = []
-    if not quick and _data.has("survival/sksurv/veteran.arff"):
+    if not quick and data.has("survival/sksurv/veteran.arff"):
         found += [
             Problem("cox", "Cox, veteran", "veteran", 8, (4,), (2, 10, 40, 40), "SOAP .7", 2**-4, True),
             Problem("nca", "NCA, usps", "usps", 64, (16,), (1, 2, 10, 10), "SOAP .9", 4.0),
@@ -141,10 +140,10 @@ def other_problems(*, quick: bool = False) -> list[Problem]:
 
 
 def line(
-    problem: Problem, label: str, settings: tuple[str, ...], x: tuple[float | str, ...], visits: int, **more: bool
+    problem: Problem, label: str, variants: tuple[str, ...], x: tuple[float | str, ...], visits: int, **more: bool
 ) -> Line:
-    """Several settings at the same number of visits."""
-    cells = (Cell(problem.objective, problem.data, problem.batch, visits, setting) for setting in settings)
+    """Several variants at the same number of visits."""
+    cells = (Cell(problem.objective, problem.data, problem.batch, visits, variant) for variant in variants)
     return Line(label, x, tuple(cells), **more)
 
 
@@ -157,25 +156,25 @@ GAMMAS = (".03", ".1", ".3", ".5", ".7", ".9")
 
 
 def by_gamma(problem: Problem) -> list[Line]:
-    settings, x = tuple(f"SOAP {gamma}" for gamma in GAMMAS), tuple(map(float, GAMMAS))
-    lines = [line(problem, f"{k} visits", settings, x, k) for k in problem.few_and_many]
+    variants, x = tuple(f"SOAP {gamma}" for gamma in GAMMAS), tuple(map(float, GAMMAS))
+    lines = [line(problem, f"{k} visits", variants, x, k) for k in problem.few_and_many]
     return lines + references(problem, x)
 
 
 def by_visits(problem: Problem) -> list[Line]:
-    def cell(visits: int, setting: str) -> Cell:
-        return Cell(problem.objective, problem.data, problem.batch, visits, setting)
+    def cell(visits: int, variant: str) -> Cell:
+        return Cell(problem.objective, problem.data, problem.batch, visits, variant)
 
-    settings = (IN_BATCH, "SOAP .1", "SOAP .3", "SOAP .7", "SOAP .9")
-    return [Line(name, problem.visits, tuple(cell(visits, name) for visits in problem.visits)) for name in settings]
+    variants = (IN_BATCH, "SOAP .1", "SOAP .3", "SOAP .7", "SOAP .9")
+    return [Line(name, problem.visits, tuple(cell(visits, name) for visits in problem.visits)) for name in variants]
 
 
 def by_batch(problem: Problem) -> list[Line]:
-    def cell(size: int, setting: str) -> Cell:
-        return Cell(problem.objective, problem.data, size, problem.few_and_many[1], setting)
+    def cell(size: int, variant: str) -> Cell:
+        return Cell(problem.objective, problem.data, size, problem.few_and_many[1], variant)
 
-    settings = {IN_BATCH: IN_BATCH, problem.default: f"{problem.default}, the default"}
-    return [Line(label, problem.sizes, tuple(cell(k, name) for k in problem.sizes)) for name, label in settings.items()]
+    variants = {IN_BATCH: IN_BATCH, problem.default: f"{problem.default}, the default"}
+    return [Line(label, problem.sizes, tuple(cell(k, name) for k in problem.sizes)) for name, label in variants.items()]
 
 
 def by_row(problem: Problem) -> list[Line]:
@@ -228,5 +227,5 @@ def advised(problem: Problem) -> list[tuple[int, int]]:
 
 def tried(problem: Problem, batch: int, visits: int) -> list[Cell]:
     """The rates that its advice is held against; the in-batch loss is the first."""
-    settings = (IN_BATCH, *dict.fromkeys(("SOAP .1", "SOAP .3", "SOAP .5", "SOAP .7", "SOAP .9", problem.default)))
-    return [Cell(problem.objective, problem.data, batch, visits, setting) for setting in settings]
+    variants = (IN_BATCH, *dict.fromkeys(("SOAP .1", "SOAP .3", "SOAP .5", "SOAP .7", "SOAP .9", problem.default)))
+    return [Cell(problem.objective, problem.data, batch, visits, variant) for variant in variants]
