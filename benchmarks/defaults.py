@@ -17,6 +17,7 @@ measured with an earlier search, a walk over powers of two. Data: see ``harness/
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 from statistics import geometric_mean
@@ -110,6 +111,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("build/defaults"), help="path without its ending")
     parser.add_argument("--show", type=Path, metavar="CSV", help="print the tables of a CSV file and measure nothing")
     given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     names = given.objective or list(OBJECTIVES)
     if given.show is not None:
         tables = read(given.show)

@@ -120,7 +120,7 @@ for name in {packages}:
 from fcco.cli import main
 sys.exit(main({arguments}))
 """
-EXTRAS = ["h5py", "matplotlib", "numba", "PIL", "pooch", "scipy", "sklearn", "threadpoolctl", "tqdm"]
+EXTRAS = ["h5py", "markdown_it", "matplotlib", "numba", "PIL", "pooch", "scipy", "sklearn", "threadpoolctl", "tqdm"]
 
 
 def test_plan_needs_no_extra():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("build/applications/cache.jsonl"))
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     chosen = given.only.split(",") if given.only else names()
     for name in chosen:
         if name not in names():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from what_decides._advice import as_table, verdicts
 from what_decides._cells import QUESTIONS, advised, other_problems, problems, tried
 from what_decides._figures import draw, tables
 from what_decides._measure import Outcomes, measure
+
+log = logging.getLogger("fcco.benchmarks.what_decides")
 
 FOLDER = Path("docs/figures/what_decides")
 ADVICE = "advice"
@@ -24,6 +27,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("build/what_decides/cache.jsonl"))
     parser.add_argument("--folder", type=Path, default=FOLDER)
     given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     chosen = given.only.split(",")
     for name in chosen:
         if name not in names:
@@ -38,7 +42,7 @@ def answer(chosen: list[str], folder: Path, cache: Path | None, *, quick: bool =
     """Draw the figures of some questions; their numbers in Markdown."""
     panels, known, page = problems(quick=quick), Outcomes(), ["# The numbers behind what_decides.md\n"]
     for name in chosen:
-        print(f"{name}:", file=sys.stderr)
+        log.info("%s", name)
         if name == ADVICE:
             page.append("## Is the advice right?\n")
             for some in filter(None, (panels, other_problems(quick=quick))):

@@ -23,7 +23,7 @@ STUDIES = {
     "nca": "the paper's figure of neighbourhood components analysis",
     "ap": "the paper's figures and table of average precision on CIFAR",
 }
-NEEDED = ("matplotlib", "numba", "PIL", "scipy", "sklearn", "threadpoolctl")
+NEEDED = ("markdown_it", "matplotlib", "numba", "PIL", "scipy", "sklearn", "threadpoolctl", "tqdm")
 EXAMPLES = """examples:
   fcco reproduce quick
   fcco reproduce theory --quick

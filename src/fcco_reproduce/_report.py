@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from fcco._extras import import_extra
 from fcco_reproduce._record import read_records
 from fcco_reproduce._results import as_results
 from fcco_reproduce._study import answer
@@ -200,20 +201,19 @@ def _runs(records: list[Record]) -> list[str]:
     return parts
 
 
+def _markdown() -> Any:
+    """Return a CommonMark renderer that escapes HTML and makes no links or images: the page needs no other file."""
+    made = import_extra("markdown_it", "a report").MarkdownIt("commonmark", {"html": False})
+    return made.disable(["link", "image", "autolink", "reference"])
+
+
 def _paragraphs(text: str) -> str:
-    """Paragraphs, and code where they are indented."""
-    parts = []
-    for part in filter(str.strip, text.split("\n\n")):
-        if part.startswith("    "):
-            code = "\n".join(line[4:] for line in part.splitlines())
-            parts.append(f"<pre>{escape(code)}</pre>")
-        else:
-            parts.append(f"<p>{_inline(part)}</p>")
-    return "\n".join(parts)
+    """Return Markdown as HTML."""
+    rendered: str = _markdown().render(text)
+    return rendered.strip()
 
 
 def _inline(text: str) -> str:
-    """Text with `code`, *emphasis* and **strong emphasis**; the star of w* is neither."""
-    with_code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text.strip()))
-    with_code = re.sub(r"(?<![\w*])\*\*(\w[^*<>]*\w)\*\*(?![\w*])", r"<strong>\1</strong>", with_code)
-    return re.sub(r"(?<![\w*])\*(\w[^*<>]*\w)\*(?![\w*])", r"<em>\1</em>", with_code)
+    """Return one paragraph of Markdown as HTML, without an element around it."""
+    rendered: str = _markdown().renderInline(text.strip())
+    return rendered

@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from io import StringIO
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO
@@ -163,37 +163,37 @@ def _one_thread() -> Iterator[None]:
 
 
 class _Progress:
-    """A line that says how much is done and how long the rest will take; on a terminal, with a bar, in place."""
+    """How much is done and how long the rest will take: a bar on a terminal, a line for every job elsewhere."""
+
+    _LINE = "{desc}, {elapsed} passed, {remaining} left"
 
     def __init__(self, stream: TextIO | None, total: int, cost: float) -> None:
-        self.stream, self.total, self.cost = stream, total, cost
-        self.count, self.spent = 0, 0.0
-        self.begun = time.monotonic()
-        if total and stream is not None and stream.isatty():
-            self._write()
+        self.stream, self.total, self.count, self.bar = stream, total, 0, None
+        if total == 0 or stream is None:
+            return
+        # The time left is that of the whole run so far, since jobs differ in cost and not in speed.
+        self.bar = import_extra("tqdm", "an experiment").tqdm(
+            total=cost,
+            desc=f"0/{total} jobs",
+            file=stream if stream.isatty() else StringIO(),
+            ascii=" #",
+            bar_format=f"[{{bar:20}}] {self._LINE}",
+            smoothing=0,
+            mininterval=0,
+            miniters=0,
+        )
 
     def add(self, cost: float) -> None:
+        if self.bar is None or self.stream is None:
+            return
         self.count += 1
-        self.spent += cost
-        self._write()
+        self.bar.set_description_str(f"{self.count}/{self.total} jobs", refresh=False)
+        self.bar.update(min(cost, self.bar.total - self.bar.n))  # their sum may round to more than the total
+        if not self.stream.isatty():
+            shown = self.bar.format_meter(**{**self.bar.format_dict, "bar_format": self._LINE})
+            self.stream.write(f"{shown}\n")
+            self.stream.flush()
 
     def close(self) -> None:
-        """Leave the line of a bar that did not come to its end."""
-        if self.stream is not None and self.stream.isatty() and self.count < self.total:
-            self.stream.write("\n")
-
-    def _write(self) -> None:
-        if self.stream is None:
-            return
-        passed, share = time.monotonic() - self.begun, self.spent / max(self.cost, 1e-12)
-        left = f"about {_minutes(passed / share - passed)} left" if share else "time left unknown yet"
-        line = f"{self.count}/{self.total} jobs, {_minutes(passed)} passed, {left}"
-        if self.stream.isatty():
-            bar = f"[{'#' * round(20 * share):<20}] {line}"
-            line = f"\r{bar:<78}" + ("\n" if self.count == self.total else "")
-        self.stream.write(line if self.stream.isatty() else line + "\n")
-        self.stream.flush()
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+        if self.bar is not None:
+            self.bar.close()

@@ -308,7 +308,7 @@ def test_progress_says_what_is_left():
     run_jobs([Job(work.square, {"number": k}) for k in range(3)], progress=stream)
     lines = stream.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines] == ["1/3 jobs", "2/3 jobs", "3/3 jobs"]
-    assert lines[-1].endswith("about 0:00 left")
+    assert lines[-1].endswith("00:00 left")
 
 
 class Terminal(io.StringIO):
@@ -319,14 +319,14 @@ class Terminal(io.StringIO):
 def test_a_terminal_has_a_bar():
     stream = Terminal()
     run_jobs([Job(work.square, {"number": k}) for k in range(2)], progress=stream)
-    shown = [line.strip() for line in stream.getvalue().split("\r")[1:]]
+    shown = list(dict.fromkeys(line.strip() for line in stream.getvalue().split("\r")[1:]))
     assert [line[:32] for line in shown] == [
         f"[{'':<20}] 0/2 jobs,"[:32],
         f"[{10 * '#':<20}] 1/2 jobs,"[:32],
         f"[{20 * '#':<20}] 2/2 jobs,"[:32],
     ]
-    assert shown[0].endswith("time left unknown yet")
-    assert shown[2].endswith("about 0:00 left")
+    assert shown[0].endswith("? left")
+    assert shown[2].endswith("00:00 left")
 
 
 def test_a_bar_that_does_not_come_to_its_end_leaves_its_line():

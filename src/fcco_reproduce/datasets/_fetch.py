@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +15,8 @@ from fcco._extras import import_extra
 from fcco_reproduce.datasets._open import check_rows, naming, open_content
 from fcco_reproduce.datasets._registry import FILES, File
 from fcco_reproduce.datasets._types import DamagedFileError, Source, State
+
+log = logging.getLogger("fcco.reproduce.datasets")
 
 RETRIES = 3
 _COMPRESSED = (".gz", ".bz2")
@@ -138,7 +140,7 @@ def fetch(file: File, folder: Path) -> Source:
         try:
             return Source(path, verify(path, file, downloaded=True))
         except DamagedFileError as damage:
-            warnings.warn(f"{damage}; downloading it again", stacklevel=3)
+            log.warning("%s; downloading it again", damage)
             path.unlink(missing_ok=True)
     _sweep(path.parent)
     failures = []
