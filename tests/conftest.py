@@ -8,8 +8,9 @@ import torch
 
 HERE = Path(__file__).parent
 
-if "PYTEST_XDIST_WORKER" in os.environ:
+if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a core of its own, and so have its children
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items):
