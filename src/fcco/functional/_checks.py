@@ -29,6 +29,7 @@ def refuse_where(name: str, values: Tensor, bad: Tensor, wanted: str) -> None:
 
 
 def _check_tensor(tensor: Any, name: str) -> None:
+    """Check that a value is a tensor."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor; got {type(tensor).__name__}")
 
@@ -79,6 +80,7 @@ def check_same(tensor: Tensor, name: str, like: Tensor, like_name: str) -> None:
 
 
 def _check_device(tensor: Tensor, name: str, like: Tensor, like_name: str) -> None:
+    """Check that two tensors are on the same device."""
     if tensor.device != like.device:
         raise ValueError(
             f"{name} and {like_name} must be on the same device; got {tensor.device} and {like.device}. "
@@ -121,8 +123,7 @@ def check_integers(ids: Any, name: str, like: Tensor, like_name: str) -> None:
 
 
 def as_groups(ids: Any, name: str, like: Tensor, like_name: str) -> tuple[Tensor, int]:
-    """Renumber arbitrary integers as 0 ... count - 1, in the order of their values; return the numbers and the
-    count."""
+    """Renumber arbitrary integers as 0 ... count - 1, in the order of their values, and count them."""
     check_integers(ids, name, like, like_name)
     distinct, group = torch.unique(ids, return_inverse=True)
     return group, len(distinct)

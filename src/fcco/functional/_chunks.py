@@ -51,8 +51,10 @@ def row_places(rows: int, width: int, like: Tensor, chunk: int | None, layout: C
 
 
 def map_rows(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    """Apply ``function``, which maps rows (m, d) to as many rows (m, k), to all rows; only the result is kept in
-    memory."""
+    """Apply ``function``, which maps rows (m, d) to rows (m, k), to all rows of a tensor.
+
+    Only the result stays in memory.
+    """
     n, d = tensor.shape
     values = function(tensor[:1].detach()).numel()
     places = row_places(n, d, tensor, None, lambda rows: (rows,))

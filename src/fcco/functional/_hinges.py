@@ -95,10 +95,9 @@ def _sweep(thresholds: Tensor, points: Tensor, weights: Tensor, power: int, marg
 
 
 def lost_digits(thresholds: Any, lowered: Any, margin: float) -> Any:
-    """Return the rounding error of ``lowered = thresholds - margin`` where it exceeds a millionth of the margin, else
-    0.
+    """Return the rounding error of ``lowered = thresholds - margin``.
 
-    Smaller errors are ignored, so that a point at the kink stays at the kink.
+    Errors below a millionth of the margin are returned as 0, so that a point at the kink stays at the kink.
     """
     step = lowered - thresholds
     lost = (thresholds - (lowered - step)) - (margin + step)  # the exact error, by Knuth's two-sum

@@ -68,8 +68,7 @@ def adapt(model: nn.Module, support: Data, *, lr: float, loss: TaskLoss = F.mse_
 
 
 def task_losses(model: nn.Module, weights: Tensor, query: Data, *, loss: TaskLoss = F.mse_loss) -> Tensor:
-    """Return the loss of each task's weights, of shape (tasks, parameters), on its query set; the result is
-    (tasks,)."""
+    """Return the loss of each task on its query set, of shape (tasks,), from weights of shape (tasks, parameters)."""
     like = _parameters(model)
 
     def loss_of_one(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -102,8 +102,10 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False
 
 
 def direct_distances(first: Tensor, second: Tensor) -> Tensor:
-    """Return |a - b|² for all pairs, of shape (n, m); accurate for any norms, but several times slower than a
-    product."""
+    """Return |a - b|² for all pairs, of shape (n, m).
+
+    It is accurate for any norms, but several times slower than a matrix product.
+    """
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 

@@ -1,5 +1,7 @@
-"""Pairwise surrogates: smooth or convex replacements ℓ(t) of the indicator t > 0, with t = rival's score - own
-score."""
+"""Pairwise surrogates: smooth or convex replacements ℓ(t) of the indicator of t > 0.
+
+The argument t is the rival's score minus the own score.
+"""
 
 from __future__ import annotations
 

@@ -9,8 +9,10 @@ from torch import Tensor
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """Convert to float64, so that sums over a million float32 values stay accurate; to float32 on devices without
-    it."""
+    """Convert to float64, so that sums over a million float32 values stay accurate.
+
+    Devices without float64 use float32.
+    """
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
