@@ -77,8 +77,10 @@ def diagonal(like: Tensor, own: int | None) -> Tensor:
 
 
 def copies_of(rows: Tensor | None, like: Tensor, own: int | None) -> Tensor:
-    """Return a mask of shape (own, pool): whether two positions hold the same example. A position always matches
-    itself."""
+    """Return a mask of shape (own, pool): whether two positions hold the same example.
+
+    A position always matches itself.
+    """
     return diagonal(like, own) if rows is None else same(rows, own)
 
 

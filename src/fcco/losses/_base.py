@@ -105,8 +105,8 @@ class Loss(nn.Module):
         self.table.identity = {"kind": type(self).__name__}
         if rule.all_rows:
             raise ValueError(
-                f"rule {type(rule).__name__} needs estimates of all n rows, but a loss only estimates those of its batch; "
-                "use fcco.CoupledLoss"
+                f"rule {type(rule).__name__} needs estimates of all n rows, but a loss only estimates those of its "
+                "batch; use fcco.CoupledLoss"
             )
         if rule.needs_previous:
             raise ValueError(

@@ -113,7 +113,8 @@ class AveragePrecisionLoss(Loss):
         self._own_value = ell.at_zero(torch.zeros((), dtype=torch.float64))
         if not self._own_value > 0:
             raise ValueError(
-                f"surrogate must be positive at 0 for average precision; got {ell.name}, which is {self._own_value} there"
+                "surrogate must be positive at 0 for average precision; "
+                f"got {ell.name}, which is {self._own_value} there"
             )
         check_own_term(own_term)
         self.surrogate = ell

@@ -68,8 +68,24 @@ class LatentVariableLoss(Loss):
         super().__init__(minus_log_share, n, dim=2, rule=rule, log=True)
 
     def forward(self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from log p(y|z, x) and E(x)·E(z), each of shape (B1, B2), and rows of shape
-        (B1,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        log_likelihood : Tensor of shape (B1, B2)
+            log p(y|z, x).
+        log_weight : Tensor of shape (B1, B2)
+            The weights E(x)·E(z).
+        index : Tensor of shape (B1,)
+            The rows.
+        log_q : Tensor of shape (B1, B2) or (B2,), or None, default None
+            The log-probabilities with which the z were drawn. By default, they were drawn uniformly.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         return self._loss(
             lambda pool: latent_variable_inner(*pool.own, log_q=log_q),
             log_likelihood,
