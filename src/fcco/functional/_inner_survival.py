@@ -85,10 +85,10 @@ def cox_inner(
     theirs, mine = against(time, own)
     at_risk = theirs >= mine
     if own_term == "sampled":
-        stands_for, known = _all_alike(strata, risk), own_part(seen, own)
+        stands_for, known = _weigh_alike(strata, risk), own_part(seen, own)
     else:
         copies = copies_of(rows, risk, own)
-        stands_for, known = _apart(strata, copies.sum(1), risk)
+        stands_for, known = _weigh_own_apart(strata, copies.sum(1), risk)
         stands_for = torch.where(copies, diagonal(risk, own), stands_for)
         known = known & own_part(seen, own)
     logits = above(risk, own) + stands_for.log()
@@ -141,7 +141,7 @@ def _strata(seen: Tensor, n: int, n_events: int | None) -> list[tuple[Tensor, in
     return [(seen, n_events), (~seen, n - n_events)]
 
 
-def _all_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
+def _weigh_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
     """Return what each example represents, of shape (B,); strata in the batch also represent those it lacks."""
     stands_for = torch.zeros_like(like)
     for member, size in strata:
@@ -149,7 +149,7 @@ def _all_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
     return stands_for * (sum(size for _, size in strata) / stands_for.sum().clamp(min=1))
 
 
-def _apart(strata: list[tuple[Tensor, int]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+def _weigh_own_apart(strata: list[tuple[Tensor, int]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """Weigh events and censored examples apart from the own term.
 
     Returns what j represents in the risk set of event i for j != i, of shape (B, B), and whether the batch has enough

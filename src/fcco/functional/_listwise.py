@@ -240,9 +240,8 @@ def gain_share(relevance: Tensor, lists: Tensor, count: int, k: int | None) -> T
     refuse_where("relevance", relevance, gain.isinf(), "so small that 2**relevance is finite")
     order = gain.argsort(descending=True, stable=True)
     order = order[lists[order].argsort(stable=True)]
-    sizes = torch.zeros_like(lists).index_add(
-        0, lists, torch.ones_like(lists)
-    )  # unlike bincount, its shape does not depend on the data
+    # Unlike that of bincount, this shape does not depend on the data.
+    sizes = torch.zeros_like(lists).index_add(0, lists, torch.ones_like(lists))
     place = torch.arange(1, len(order) + 1, device=order.device) - (sizes.cumsum(0) - sizes)[lists[order]]
     terms = gain[order] / widen(place + 1).log2()
     if k is not None:

@@ -116,7 +116,7 @@ class Loss(nn.Module):
 
     @property
     def n(self) -> int:
-        """The number of rows of the table, which is the number of training examples."""
+        """The number of rows of the table; most losses have one for each training example."""
         return self.coupled.n
 
     @property

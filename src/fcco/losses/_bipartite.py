@@ -122,7 +122,20 @@ class AveragePrecisionLoss(Loss):
 
     @classmethod
     def from_targets(cls, target: Any, **options: Any) -> AveragePrecisionLoss:
-        """Create the loss with n and n_pos counted in the training targets."""
+        """Create the loss with n and n_pos counted in the training targets.
+
+        Parameters
+        ----------
+        target : array-like of shape (n,)
+            The labels of the training data: 0 and 1, or bool.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        AveragePrecisionLoss
+            The loss.
+        """
         n, n_pos = count_positives(target)
         return cls(n, n_pos, **options)
 
@@ -221,7 +234,20 @@ class PNormPushLoss(Loss):
 
     @classmethod
     def from_targets(cls, target: Any, **options: Any) -> PNormPushLoss:
-        """Create the loss with n counted in the training targets."""
+        """Create the loss with n and the number of negatives counted in the training targets.
+
+        Parameters
+        ----------
+        target : array-like of shape (n,)
+            The labels of the training data: 0 and 1, or bool.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        PNormPushLoss
+            The loss.
+        """
         n, n_pos = count_positives(target)
         return cls(n, **options)._with_outer(n - n_pos)._identify(n_pos=n_pos)
 
@@ -301,7 +327,20 @@ class PartialAUCLoss(Loss):
 
     @classmethod
     def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
-        """Create the loss with n counted in the training targets."""
+        """Create the loss with n and the number of positives counted in the training targets.
+
+        Parameters
+        ----------
+        target : array-like of shape (n,)
+            The labels of the training data: 0 and 1, or bool.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        PartialAUCLoss
+            The loss.
+        """
         n, n_pos = count_positives(target)
         return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
 

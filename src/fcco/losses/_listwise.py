@@ -71,9 +71,8 @@ class _ListwiseLoss(Loss):
             self.register_buffer(f"list_{name}", values, persistent=False)
         if lists is not None:  # only counts identify the lists, because they are the same on every machine
             self._identify(lists=torch.stack([lists.size, lists.relevant]))
-        self._digits = (
-            torch.float64 if lists is None else lists.relevance.dtype
-        )  # the dtype as given: a cast adds no information
+        # The dtype as given: a later cast to a wider one adds no information.
+        self._digits = torch.float64 if lists is None else lists.relevance.dtype
 
     def _listwise_loss(
         self,
@@ -177,7 +176,24 @@ class ListNetLoss(_ListwiseLoss):
 
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, *, target: str = "proportional", **options: Any) -> ListNetLoss:
-        """Create the loss for the relevances and queries of the training data, each of shape (n,)."""
+        """Create the loss for the relevances and queries of the training data.
+
+        Parameters
+        ----------
+        relevance : array-like of shape (n,)
+            The relevances of the training items.
+        query : array-like of shape (n,)
+            The query of each training item, an integer.
+        target : {"proportional", "softmax"}, default "proportional"
+            How relevances become probabilities.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        ListNetLoss
+            The loss.
+        """
         check_choice(target, "target", ("proportional", "softmax"))
         share = partial(relevance_share, target=target)
         lists = describe_lists(relevance, query, share, signed=target == "softmax")
@@ -258,7 +274,22 @@ class ListMLELoss(_ListwiseLoss):
 
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, **options: Any) -> ListMLELoss:
-        """Create the loss for the relevances and queries of the training data, each of shape (n,)."""
+        """Create the loss for the relevances and queries of the training data.
+
+        Parameters
+        ----------
+        relevance : array-like of shape (n,)
+            The relevances of the training items.
+        query : array-like of shape (n,)
+            The query of each training item, an integer.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        ListMLELoss
+            The loss.
+        """
         lists = describe_lists(relevance, query, lambda y, *_: torch.ones_like(widen(y)), signed=True)
         return cls(len(lists.size), lists, **options)
 
@@ -372,7 +403,24 @@ class NDCGLoss(_ListwiseLoss):
 
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, *, k: int | None = None, **options: Any) -> NDCGLoss:
-        """Create the loss for the relevances and queries of the training data, each of shape (n,)."""
+        """Create the loss for the relevances and queries of the training data.
+
+        Parameters
+        ----------
+        relevance : array-like of shape (n,)
+            The relevances of the training items.
+        query : array-like of shape (n,)
+            The query of each training item, an integer.
+        k : int or None, default None
+            How many places at the top count; all by default.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        NDCGLoss
+            The loss.
+        """
         lists = describe_lists(relevance, query, partial(gain_share, k=k))
         return cls(len(lists.size), k=k, lists=lists, **options)._with_outer(count_relevant(lists))
 

@@ -95,7 +95,24 @@ class MAMLLoss(Loss):
 
     @classmethod
     def for_model(cls, model: nn.Module, n: int, lr: float, **options: object) -> MAMLLoss:
-        """Create the loss with rows as long as the model has parameters."""
+        """Create the loss with rows as long as the model has parameters.
+
+        Parameters
+        ----------
+        model : nn.Module
+            The model to train.
+        n : int
+            The number of tasks.
+        lr : float
+            The step size α of the inner step, positive.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        MAMLLoss
+            The loss.
+        """
         return cls(n, parameter_count(model), lr, **options)  # type: ignore[arg-type]
 
     def forward(self, model: nn.Module, support: Data, query: Data, index: Tensor) -> Tensor:

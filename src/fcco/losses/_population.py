@@ -53,7 +53,7 @@ def check_members(pool: Pool, label: int, strata: tuple[Stratum, Stratum]) -> No
     distinct = rows[member].unique(), rows[~member].unique()
     for found, stratum in zip(distinct, strata, strict=True):
         if stratum.size is not None and len(found) > stratum.size:
-            most = _some(stratum.size, f"distinct {stratum.noun}")
+            most = _with_noun(stratum.size, f"distinct {stratum.noun}")
             raise ValueError(f"the batch must have at most {most} ({stratum.known}); got {len(found)}")
     both = distinct[0][torch.isin(*distinct)]
     if len(both):
@@ -74,7 +74,7 @@ def outer_only(n_outer: int, members: str, others: str) -> tuple[Stratum, Stratu
     return Stratum(members, n_outer, "counted in the training targets"), Stratum(others)
 
 
-def _some(count: int, noun: str) -> str:
+def _with_noun(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless the count is 1."""
     return f"{count} {noun}{'s' * (count != 1)}"
 

@@ -165,7 +165,20 @@ class GroupDROLoss(Loss):
 
     @classmethod
     def from_targets(cls, group: Any, **options: Any) -> GroupDROLoss:
-        """Create the loss with group sizes counted in the training data, whose groups are 0 ... K - 1."""
+        """Create the loss with group sizes counted in the training data.
+
+        Parameters
+        ----------
+        group : array-like of shape (n,)
+            The group of each training example, an integer in 0 ... K - 1.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        GroupDROLoss
+            The loss.
+        """
         group_sizes = count_members(group, "group")
         return cls(len(group_sizes), group_sizes=group_sizes, **options)
 

@@ -104,7 +104,20 @@ class NCALoss(Loss):
 
     @classmethod
     def from_targets(cls, labels: Any, **options: Any) -> NCALoss:
-        """Create the loss with n and the class sizes counted in the training labels, 0 ... C - 1."""
+        """Create the loss with n and the class sizes counted in the training labels.
+
+        Parameters
+        ----------
+        labels : array-like of shape (n,)
+            The class of each training example, an integer in 0 ... C - 1.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        NCALoss
+            The loss.
+        """
         class_sizes = count_members(labels, "labels")
         return cls(int(class_sizes.sum()), class_sizes, **options)
 

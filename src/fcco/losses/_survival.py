@@ -93,7 +93,20 @@ class CoxLoss(Loss):
 
     @classmethod
     def from_targets(cls, event: Any, **options: Any) -> CoxLoss:
-        """Create the loss with n and n_events counted in the training events."""
+        """Create the loss with n and n_events counted in the training events.
+
+        Parameters
+        ----------
+        event : array-like of shape (n,)
+            1 or True if the event was observed, 0 or False if the example is censored.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        CoxLoss
+            The loss.
+        """
         n, n_events = count_positives(event, "event")
         return cls(n, n_events, **options)
 
@@ -265,7 +278,7 @@ class BaselineCoxLoss(Loss):
         if n_events == 0:
             raise ValueError("event must have at least one event; got only censored examples")
         times, events = time[event == 1].unique(return_counts=True)
-        return cls(n, *_thin(times, events, whole_number("max_times", max_times)), **options)
+        return cls(n, *_merge_times(times, events, whole_number("max_times", max_times)), **options)
 
     def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Any = None) -> Tensor:
         """Return the loss of a batch from log-hazards, times and events, each of shape (B,); ``index`` is ignored."""
@@ -275,7 +288,7 @@ class BaselineCoxLoss(Loss):
 
     def _estimate(self, table: InnerTable, risk: Tensor, time: Tensor, event: Tensor) -> SharedEstimate:
         """Estimate log G at every event time, with its weight, and subtract the mean of h over the events."""
-        sums, members, seen, total = self._look(risk, time, event)
+        sums, members, seen, total = self._summarise(risk, time, event)
         visited = table.visited(None).bool().to(sums.device)
         held = table.read(None, cold=-math.inf).to(sums.device)
         dtype = torch.promote_types(sums.dtype, held.dtype)
@@ -283,8 +296,10 @@ class BaselineCoxLoss(Loss):
         rate = self.coupled.rule.rate
         known = sums > -math.inf
         if not (isinstance(rate, float) and rate == 1.0):
-            soon = self._soon(table, held, sums.detach())
-            sums = _at_most(soon + torch.log1p(_TRUST * members.to(sums.dtype).rsqrt()), sums, known & visited)
+            next_rows = self._next_rows(table, held, sums.detach())
+            sums = _limit_gradient(
+                next_rows + torch.log1p(_TRUST * members.to(sums.dtype).rsqrt()), sums, known & visited
+            )
             known = known | visited
         weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
         # The number of events in a batch is random. Subtracting the level of h keeps it from scaling this noise.
@@ -292,12 +307,12 @@ class BaselineCoxLoss(Loss):
         seen = seen - torch.where(level > -math.inf, level, 0.0) * (total - 1)
         return SharedEstimate(sums, weight, extra=-seen)
 
-    def _soon(self, table: InnerTable, held: Tensor, sums: Tensor) -> Tensor:
+    def _next_rows(self, table: InnerTable, held: Tensor, sums: Tensor) -> Tensor:
         """Return what the rows will be after this step, by a moving average, of shape (K,)."""
         rate = torch.as_tensor(self.coupled.rate(table, None)).to(sums).clamp(max=1.0)
         return torch.logaddexp(held + torch.log1p(-rate), sums + rate.log())
 
-    def _look(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _summarise(self, risk: Tensor, time: Tensor, event: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Summarise a batch for the update.
 
         Returns the log-sums over risk sets and the number of members of each, both of shape (K,), and estimates of the
@@ -368,14 +383,14 @@ class BaselineCoxLoss(Loss):
         return self.times.clone(), (self.events * torch.exp(-at_risk)).cumsum(0)
 
 
-def _at_most(limit: Tensor, sums: Tensor, where: Tensor) -> Tensor:
+def _limit_gradient(limit: Tensor, sums: Tensor, where: Tensor) -> Tensor:
     """Return the same values, with the gradient of e^sums scaled down to what it is at the limit."""
     apart = sums - sums.detach()
     scale = (limit - sums.detach()).clamp(max=0.0).exp()
     return torch.where(where, sums.detach() + apart * torch.where(where, scale, 1.0), sums)
 
 
-def _thin(times: Tensor, events: Tensor, most: int) -> tuple[Tensor, Tensor]:
+def _merge_times(times: Tensor, events: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Merge runs of neighbouring times, so that there are at most ``most`` times.
 
     With m times still to come, a run holds a number of the order of sqrt(m): risk sets shrink, and so do the
