@@ -54,7 +54,8 @@ class CoxLoss(Loss):
     Notes
     -----
     **Call.** ``loss(risk, time, event, index)`` takes four tensors of shape (B,): log-hazards, times, events (0 and 1,
-    or bool), and rows in [0, n). It returns a scalar. The loss works in log space and treats ties like Breslow.
+    or bool), and rows in [0, n). It returns a scalar. The loss works in log space. Ties are handled by Breslow's
+    method.
 
     ``CoxLoss(n, rule=fcco.BSGD())`` has the gradient of the usual in-batch loss, whose risk sets are those of the
     batch.
@@ -166,7 +167,8 @@ class BaselineCoxLoss(Loss):
     Raises
     ------
     ValueError
-        If times do not increase, if events are not positive counts, or if the rule is not supported.
+        If times do not increase, if events are not positive counts, if the rule is not supported, or if the loss is
+        both stratified and centred.
 
     See Also
     --------
@@ -176,17 +178,16 @@ class BaselineCoxLoss(Loss):
     Notes
     -----
     **Call.** ``loss(risk, time, event)`` takes three tensors of shape (B,) from any loader: log-hazards, times, and
-    events (0 and 1, or bool). It returns a scalar. An ``index`` may follow but is not needed. Ties are treated like
-    Breslow.
+    events (0 and 1, or bool). It returns a scalar. An ``index`` may follow but is not needed. Ties are handled by
+    Breslow's method.
 
     All events enter the gradient, those of the batch and all others. The derivative with respect to the h of an example
-    is proportional to its negative martingale residual
+    is proportional to its negative martingale residual,
 
-    .. math:: e^{h_j} \Lambda(T_j) - E_j, \qquad \Lambda(t) = \sum_{k : t_k \le t} d_k / G_k
+    .. math:: e^{h_j} \Lambda(T_j) - E_j, \qquad \Lambda(t) = \sum_{k : t_k \le t} d_k / G_k.
 
-    so batches without events are as informative as others. If an estimate from m examples of a batch exceeds its row by
-    more than a factor of 1 + 8 / sqrt(m), which means that some h is huge, the gradient is limited to that at this
-    factor.
+    Batches without events are therefore as informative as others. If an estimate from m examples of a batch exceeds its
+    row by more than a factor of 1 + 8 / sqrt(m), some h is huge. The gradient is then limited to that at this factor.
 
     The default rule was chosen by measurement; see docs/defaults.md.
 
