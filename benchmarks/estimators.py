@@ -65,7 +65,7 @@ def torch_loop(x: Tensor, negatives: Tensor, positives: Tensor, steps: int) -> T
 
 
 def compile_seconds(code: str) -> tuple[float, float]:
-    """How long ``code`` takes in a new process, compiling, and in another that finds the compiled code."""
+    """Return how long ``code`` takes in a new process, compiling, and in another that finds the compiled code."""
     with tempfile.TemporaryDirectory() as cache:
         seconds = []
         for _ in range(2):

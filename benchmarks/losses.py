@@ -45,7 +45,7 @@ def candidates() -> dict[str, LossStep | None]:
 
 
 def make_step(loss: LossStep, size: int, model: nn.Module | None) -> Step:
-    """A step on a batch that is half positive; ``model`` None: on scores alone."""
+    """Return a step on a batch that is half positive; ``model`` None: on scores alone."""
     generator = torch.Generator().manual_seed(0)
     target = (torch.arange(size) % 2).float()
     index = torch.randperm(N, generator=generator)[:size]

@@ -54,7 +54,7 @@ def problem(n: int, d: int, k: int) -> tuple[Array, Array, Array]:
 
 
 def compiled_steps(x: Array, y: Array, start: Array, batch: int) -> tuple[Callable[[], None], int]:
-    """A pass over the rows, and how many steps it has."""
+    """Return a pass over the rows, and how many steps it has."""
     n = len(x)
     table = Table(np.zeros((n, 2)), np.zeros(n, np.int64))
     run = Run(start.copy(), np.zeros_like(start), np.zeros_like(start), table, np.zeros(1, np.int64))
@@ -66,7 +66,7 @@ def compiled_steps(x: Array, y: Array, start: Array, batch: int) -> tuple[Callab
 
 
 def plain_torch_steps(x: Array, y: Array, start: Array, batch: int) -> Callable[[], None]:
-    """The same pass as one would write it: products, distances, the table's update, backward, SGD."""
+    """Return the same pass as one would write it: products, distances, the table's update, backward, SGD."""
     n, data, label = len(x), torch.tensor(x), torch.tensor(y)
     weights = torch.tensor(start, requires_grad=True)
     optimizer = torch.optim.SGD([weights], lr=LR * BETA, momentum=1 - BETA)

@@ -17,11 +17,16 @@ Kind = Literal["ours", "in-batch", "field", "exact", "full"]
 class Case:
     """A row of the tables.
 
-    Args:
-        data: what is trained on.
-        batch: examples in a batch; 0 for methods that have no batches.
-        passes: how often the training data are gone through; what it means in detail is the application's to say.
-        model: where there are several.
+    Parameters
+    ----------
+    data : str
+        What is trained on.
+    batch : int
+        Examples in a batch; 0 for methods that have no batches.
+    passes : int
+        How often the training data are gone through; what it means in detail is the application's to say.
+    model : str
+        Where there are several.
     """
 
     data: str
@@ -39,15 +44,21 @@ class Case:
 class Method:
     """A column of the tables.
 
-    Args:
-        name: as the tables have it.
-        kind: "ours"; "in-batch", the same objective with the batch taken for the population; "field", what else people
-            would use; "exact", the minimum of the objective, over which the tables show the excess; "full", what all
-            data at every step reach where no minimum is known. A case has one "ours", at most one of the last two, and
-            any number of the others, which are the competitors.
-        tuned: whether it has an lr; if not, it runs once for every seed.
-        batched: whether it depends on the batch size; if not, it runs once for all batch sizes.
-        needs: a package without which it is left out, and named as absent.
+    Parameters
+    ----------
+    name : str
+        As the tables have it.
+    kind : Kind
+        "ours"; "in-batch", the same objective with the batch taken for the population; "field", what else people
+        would use; "exact", the minimum of the objective, over which the tables show the excess; "full", what all
+        data at every step reach where no minimum is known. A case has one "ours", at most one of the last two, and
+        any number of the others, which are the competitors.
+    tuned : bool
+        Whether it has an lr; if not, it runs once for every seed.
+    batched : bool
+        Whether it depends on the batch size; if not, it runs once for all batch sizes.
+    needs : str
+        A package without which it is left out, and named as absent.
     """
 
     name: str
@@ -65,11 +76,16 @@ class Method:
 class Result(NamedTuple):
     """What one run came to.
 
-    Args:
-        objective: on all training data, exact; the lower the better. NaN: the method has another objective.
-        valid, test: the metric on held-out data; the higher the better.
-        seconds: of training; CPU time, where the loop is ours.
-        memory: MiB that training needed at most, where the application measures it.
+    Parameters
+    ----------
+    objective : float
+        On all training data, exact; the lower the better. NaN: the method has another objective.
+    valid, test : float
+        The metric on held-out data; the higher the better.
+    seconds : float
+        Of training; CPU time, where the loop is ours.
+    memory : float
+        MiB that training needed at most, where the application measures it.
     """
 
     objective: float
@@ -86,19 +102,30 @@ DIVERGED = Result(math.inf, -math.inf, -math.inf)
 class Application:
     """A task that users come with.
 
-    Args:
-        title: a heading.
-        text: paragraphs on data, model, optimizer and what a pass is, in Markdown.
-        objective, metric: what the two numbers are called.
-        cases: the rows; ``passes`` and whatever else they say is the same for all methods.
-        methods: the columns of a case.
-        run: ``run(case, method, lr, seed)`` trains the method of that name once; seeds share their data and batches
-            among methods. It returns ``DIVERGED`` where training did not survive the lr.
-        lr: the centre of the grid of learning rates, for a case.
-        quick: a case of a second or two, for the tests.
-        seeds: how many.
-        goal: what would be a win, as a sentence, and a function that says whether it came out, from a
-            :class:`Table`; in Markdown.
+    Parameters
+    ----------
+    title : str
+        A heading.
+    text : str
+        Paragraphs on data, model, optimizer and what a pass is, in Markdown.
+    objective, metric : str
+        What the two numbers are called.
+    cases : tuple[Case, ...]
+        The rows; ``passes`` and whatever else they say is the same for all methods.
+    methods : callable
+        The columns of a case.
+    run : callable
+        ``run(case, method, lr, seed)`` trains the method of that name once; seeds share their data and batches
+        among methods. It returns ``DIVERGED`` where training did not survive the lr.
+    lr : callable
+        The centre of the grid of learning rates, for a case.
+    quick : Case
+        A case of a second or two, for the tests.
+    seeds : int
+        How many.
+    goal : callable
+        What would be a win, as a sentence, and a function that says whether it came out, from a
+        :class:`Table`; in Markdown.
     """
 
     title: str
@@ -141,7 +168,7 @@ class Entry:
         return [result.test for result in self.by_metric.results]
 
     def typical(self, of: str) -> float:
-        """The median of ``seconds`` or ``memory`` over seeds."""
+        """Return the median of ``seconds`` or ``memory`` over seeds."""
         return sorted(getattr(result, of) for result in self.by_objective.results)[len(self.objective) // 2]
 
 

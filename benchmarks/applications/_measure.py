@@ -19,13 +19,13 @@ from harness.cache import by_settings, earlier_results, make_job, sources
 
 
 def names() -> list[str]:
-    """The applications: every module of the package without an underscore."""
+    """Return the applications: every module of the package without an underscore."""
     found = sorted(module.name for module in pkgutil.iter_modules(applications.__path__))
     return [name for name in found if not name.startswith("_")]
 
 
 def load(name: str) -> Application:
-    """The application of that name."""
+    """Return the application of that name."""
     found: Application = importlib.import_module(f"applications.{name}").APPLICATION
     return found
 
@@ -47,7 +47,7 @@ def tune_case(name: str, case: dict[str, Any], method: str, seeds: int, quick: b
 
 
 def jobs_of(name: str, *, quick: bool = False) -> list[tuple[Case, Method, Job]]:
-    """The work of an application, one job for every case and method."""
+    """Return the work of an application, one job for every case and method."""
     application = load(name)
     found = []
     for case in (application.quick,) if quick else application.cases:
@@ -63,7 +63,7 @@ def jobs_of(name: str, *, quick: bool = False) -> list[tuple[Case, Method, Job]]
 def measure(
     chosen: Sequence[str], *, quick: bool = False, workers: int = 1, cache: Path | None, progress: TextIO | None = None
 ) -> dict[str, Table]:
-    """The tables of the applications named."""
+    """Return the tables of the applications named."""
     plan = [(name, *item) for name in chosen for item in jobs_of(name, quick=quick)]
     results = run_jobs([item[3] for item in plan], workers=workers, cache=cache, progress=progress)
     return _gather(chosen, plan, results)

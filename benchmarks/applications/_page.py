@@ -54,7 +54,7 @@ def _of_kind(entries: Entries, *kinds: str) -> list[Entry]:
 
 
 def floor(entries: Entries) -> float | None:
-    """The minimum of the objective, where it is known."""
+    """Return the minimum of the objective, where it is known."""
     found = [fmean(entry.objective) for entry in _of_kind(entries, "exact")]
     return found[0] if found else None
 
@@ -100,7 +100,7 @@ def _bold_if_ours(text: str, winner: str) -> str:
 
 
 def objective_row(case: Case, entries: Entries) -> Row:
-    """A line of the objective's table."""
+    """Return a line of the objective's table."""
     row: Row = {"data": case.where, "batch": case.batch, "passes": case.passes}
     found = duel(entries, "objective")
     if found is None:
@@ -115,7 +115,7 @@ def objective_row(case: Case, entries: Entries) -> Row:
 
 
 def metric_row(case: Case, entries: Entries, *, seconds: bool = False) -> Row:
-    """A line of the metric's table, and the time of training next to that of the in-batch loss."""
+    """Return a line of the metric's table, and the time of training next to that of the in-batch loss."""
     row: Row = {"data": case.where, "batch": case.batch, "passes": case.passes}
     found = duel(entries, "metric")
     if found is None:
@@ -174,7 +174,7 @@ def helps_up_to(table: Table) -> str:
 
 
 def section(application: Application, table: Table, *, seconds: bool = False) -> str:
-    """The part of the page on one application."""
+    """Return the part of the page on one application."""
     verdict = application.goal(table) if application.goal else ""
     parts = [f"## {application.title}", application.text, verdict, helps_up_to(table)]
     for known, name in ((True, "excess over the minimum of the "), (False, "")):

@@ -42,7 +42,7 @@ def load(name: str) -> Parts:
 
 
 def build(features: int, seed: int) -> nn.Module:
-    """A logit by 64 hidden units."""
+    """Return a network with 64 hidden units and one logit."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, 1), nn.Flatten(0))
 
@@ -58,12 +58,15 @@ def batches(case: Case, method: str, y: Tensor, seed: int) -> Iterator[Tensor]:
 
 
 def cross_entropy(logits: Tensor, y: Tensor, _: Tensor) -> Tensor:
-    """The batch decides whether it is balanced."""
+    """Return the cross entropy of the batch, which the sampler may have balanced."""
     return F.binary_cross_entropy_with_logits(logits, y.float())
 
 
 def plus_cross_entropy(loss_fn: LossFn) -> LossFn:
-    """A loss on pairs says where the top of the list goes wrong, cross entropy brings up those far below."""
+    """Add cross entropy to a loss on pairs.
+
+    The loss on pairs corrects the top of the list, and cross entropy lifts positives that are far below it.
+    """
     return lambda logits, y, rows: loss_fn(logits, y, rows) + cross_entropy(logits, y, rows)
 
 
@@ -75,7 +78,7 @@ def focal_loss(logits: Tensor, y: Tensor, _: Tensor) -> Tensor:
 
 
 def loss_of(method: str, y: Tensor) -> LossFn:
-    """The loss of that name."""
+    """Return the loss of that name."""
     if method in (PLAIN, BALANCED):
         return cross_entropy
     if method == FOCAL:
@@ -97,7 +100,7 @@ def balanced_cross_entropy(logits: Tensor, y: Tensor) -> float:
 
 
 def objective_of(logits: Tensor, y: Tensor) -> float:
-    """What the losses on pairs estimate, on all examples."""
+    """Return what the losses on pairs estimate, on all examples."""
     positive, negative = logits[y == 1], logits[y == 0]
     hits, misses = (torch.sigmoid(some - positive[:, None]).mean(1) for some in (positive, negative))
     precision = SHARE * hits / (SHARE * hits + (1 - SHARE) * misses)
@@ -132,7 +135,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(_: Case) -> tuple[Method, ...]:
-    """All of them train on batches and have an lr."""
+    """Return the methods; all train on batches and have an lr."""
     usual = (Method(name, "field") for name in (PLAIN, BALANCED, FOCAL))
     return Method(OURS, "ours"), Method(IN_BATCH, "in-batch"), *usual, Method(LIBAUC, "field", needs="libauc")
 

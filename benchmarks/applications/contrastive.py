@@ -75,7 +75,7 @@ class Encoder(nn.Module):
 
 
 def objective(model: Encoder, x: Tensor) -> float:
-    """The loss of one pair of views of every training image, among all of them."""
+    """Return the loss of one pair of views of every training image, among all of them."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         return float(contrastive_loss(*(model(view(x, generator)) for _ in range(2))))

@@ -62,7 +62,7 @@ class Online:
         self.weight = torch.full((n_groups,), 1 / n_groups)
 
     def __call__(self, losses: Tensor, group: Tensor) -> Tensor:
-        """The groups' mean losses in the batch, weighed."""
+        """Return the weighted mean of the groups' mean losses in the batch."""
         counts = group.bincount(minlength=len(self.weight))
         means = torch.zeros_like(self.weight).index_add(0, group, losses) / counts.clamp(min=1)
         weight = self.weight * (0.01 * means.detach()).exp()
@@ -71,7 +71,7 @@ class Online:
 
 
 def loss_of(method: str, group: Tensor) -> LossFn:
-    """The loss of that name."""
+    """Return the loss of that name."""
     if method == ERM:
         return lambda losses, _: losses.mean()
     if method == WEIGHTED:
@@ -110,7 +110,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(_: Case) -> tuple[Method, ...]:
-    """All but the optimum train on the same batches."""
+    """Return the methods; all but the optimum train on the same batches."""
     others = (Method(name, "field") for name in (ERM, WEIGHTED, ONLINE))
     best = Method(EXACT, "exact", tuned=False, batched=False)
     return Method(OURS, "ours"), Method(IN_BATCH, "in-batch"), *others, best

@@ -26,7 +26,7 @@ PENALTY = 1e-3
 
 @lru_cache
 def load(name: str) -> Parts:
-    """Whether a tumour is malignant, or a digit odd."""
+    """Load the data: whether a tumour is malignant, or a digit is odd."""
     if name.startswith("digits"):
         bunch = load_digits()
         return three_parts(bunch.data, (bunch.target % 2,))
@@ -73,7 +73,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def goal(table: Table) -> str:
-    """The gap to the optimum where the variance of the noise over the number of draws is 1."""
+    """Return the verdict on the gap to the optimum where the variance of the noise over the number of draws is 1."""
     lines = []
     for case, entries in table.items():
         lowest = floor(entries)

@@ -45,7 +45,7 @@ class Corpus(NamedTuple):
 
 @lru_cache
 def load(limit: int | None) -> Corpus:
-    """The help texts that ship with Python, in documents of 100 words; ``limit``: of their words."""
+    """Return the help texts that ship with Python, in documents of 100 words; ``limit``: of their words."""
     from pydoc_data.topics import topics
 
     spoken = re.findall(r"[a-z_]+", " ".join(topics[key] for key in sorted(topics)).lower())[:limit]
@@ -104,7 +104,7 @@ def scores(model: Retriever, corpus: Corpus, queries: Queries, chosen: Tensor | 
 
 
 def loss_on(model: Retriever, corpus: Corpus, queries: Queries) -> float:
-    """The exact objective."""
+    """Return the exact objective."""
     with torch.no_grad():
         return float(latent_variable_loss(*(s.double() for s in scores(model, corpus, queries))))
 
@@ -178,12 +178,12 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(_: Case) -> tuple[Method, ...]:
-    """The exact sum scores twenty times as many documents."""
+    """Return the methods; the exact sum scores twenty times as many documents."""
     return Method(OURS, "ours"), Method(IN_BATCH, "in-batch"), Method(TOP, "field"), Method(ALL, "full")
 
 
 def goal(table: Table) -> str:
-    """How much of what the exact sum gains over guessing without any document."""
+    """Return the verdict on the share of the exact sum's gain over guessing without any document."""
     sentences = ["Sought: the exact sum's likelihood by 5% of the documents."]
     for case, entries in table.items():
         mean = {name: float(np.mean(entry.objective)) for name, entry in entries.items()}

@@ -61,7 +61,7 @@ def first_order(model: nn.Module, support: Data, query: Data, _: Tensor) -> Tens
 
 
 def error(model: nn.Module, tasks: Tasks) -> float:
-    """The objective: the mean squared error after a step on all examples of a task."""
+    """Return the objective: the mean squared error after a step on all examples of a task."""
     return float(maml_loss(model, tasks.support, tasks.query, lr=STEP).detach())
 
 

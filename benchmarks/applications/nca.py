@@ -89,7 +89,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def fit(case: Case, method: str, lr: float, seed: int, part: Part) -> tuple[Tensor, float]:
-    """A map, and the seconds that it took."""
+    """Return a map, and the seconds that it took."""
     x, (y,) = part
     a = torch.nn.Parameter(start(part))
     rule = {} if method == OURS else {"rule": fcco.BSGD()}
@@ -127,7 +127,7 @@ def methods(case: Case) -> tuple[Method, ...]:
 
 
 def goal(table: Table) -> str:
-    """What small batches reach on digits."""
+    """Return the verdict on what small batches reach on digits."""
     small = {case: entries for case, entries in table.items() if (case.data, case.batch) == ("digits", 32)}
     rows = {(case.model, case.passes): entries for case, entries in small.items()}
     few, many = (rows.get((LOGARITHM, passes)) for passes in (20, LONG))

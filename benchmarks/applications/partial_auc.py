@@ -33,7 +33,7 @@ TEMPERATURE = 0.3
 
 
 def loss_of(method: str, y: Tensor) -> LossFn:
-    """The loss of that name."""
+    """Return the loss of that name."""
     if method in (PLAIN, BALANCED):
         return cross_entropy
     rule: dict[str, fcco.Rule] = {} if method == OURS else {"rule": fcco.BSGD()}
@@ -42,7 +42,7 @@ def loss_of(method: str, y: Tensor) -> LossFn:
 
 
 def objective_of(logits: Tensor, y: Tensor) -> float:
-    """What the losses on pairs estimate, on all examples."""
+    """Return what the losses on pairs estimate, on all examples."""
     area = partial_auc_loss(logits, y, temperature=TEMPERATURE, surrogate="sigmoid")
     return float(area) + balanced_cross_entropy(logits, y)
 
@@ -62,7 +62,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(_: Case) -> tuple[Method, ...]:
-    """All of them train on batches and have an lr."""
+    """Return the methods; all train on batches and have an lr."""
     return Method(OURS, "ours"), Method(IN_BATCH, "in-batch"), Method(PLAIN, "field"), Method(BALANCED, "field")
 
 

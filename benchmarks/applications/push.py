@@ -29,7 +29,7 @@ PENALTY = 1e-3
 
 @lru_cache
 def load(name: str) -> Parts:
-    """The paper's splits, of which a tenth of the training part validates; the rarer class is the outer one."""
+    """Load the paper's splits, of which a tenth of the training part validates; the rarer class is the outer one."""
     if name == "breast cancer":
         bunch = load_breast_cancer()
         return three_parts(bunch.data, (bunch.target,))
@@ -80,7 +80,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def loss_of(method: str, y: Tensor) -> Any:
-    """The loss of a method, as ``loss(scores, target, rows)``."""
+    """Return the loss of a method, as ``loss(scores, target, rows)``."""
     if method == "cross entropy":
         return lambda scores, target, _: F.binary_cross_entropy_with_logits(scores, target.to(scores))
     if method == "in-batch push":
@@ -89,7 +89,7 @@ def loss_of(method: str, y: Tensor) -> Any:
 
 
 def goal(table: Table) -> str:
-    """How far above the optimum 16 + 16 ends."""
+    """Return the verdict on how far above the optimum 16 + 16 ends."""
     lines = []
     for case, entries in table.items():
         lowest = floor(entries)

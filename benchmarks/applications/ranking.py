@@ -96,7 +96,7 @@ def batches(case: Case, method: str, part: Part, seed: int) -> list[Tensor]:
 
 
 def loss_of(method: str, part: Part) -> Any:
-    """The loss of a method, as ``loss(scores, relevance, query, rows)``."""
+    """Return the loss of a method, as ``loss(scores, relevance, query, rows)``."""
     y, query = part.y
     if method == OURS:
         return fcco.losses.NDCGLoss.from_targets(y, query)
@@ -220,7 +220,7 @@ def _high_water() -> float:
 
 
 def methods(case: Case) -> tuple[Method, ...]:
-    """All pairs of a long list are held only where they fit; trees cannot win where the order is made linear."""
+    """Return the methods: all pairs only where they fit in memory, and trees only where the order is not linear."""
     long = case.data.startswith(LIST)
     pairs = not long or int(case.data.removeprefix(LIST).replace(",", "")) <= IN_MEMORY
     return (
@@ -234,7 +234,7 @@ def methods(case: Case) -> tuple[Method, ...]:
 
 
 def goal(table: Table) -> str:
-    """What a step on a long list holds at most."""
+    """Return the verdict on the memory of a step on a long list."""
     lines = []
     for case, entries in table.items():
         if case.data.startswith(LIST) and not math.isnan(entries[OURS].typical("memory")):

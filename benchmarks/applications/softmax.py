@@ -24,7 +24,7 @@ CASES = tuple(Case(f"{n:,} classes", 128, 1) for n in (10_000, 100_000, 1_000_00
 
 
 def classes_of(case: Case) -> int:
-    """The number at the beginning of the data's name."""
+    """Return the number at the beginning of the data's name."""
     return int(case.data.split()[0].replace(",", ""))
 
 
@@ -87,7 +87,7 @@ def evaluate(model: Any, part: Part, n_classes: int, chunk: int = 128) -> tuple[
 
 
 def step_of(method: str, model: Any, part: Part, n_classes: int, seed: int) -> Any:
-    """The loss of a batch, from its rows."""
+    """Return the loss of a batch, from its rows."""
     (x, (y,)), log_q = part, log_frequency(n_classes)
     q, generator = log_q.exp(), torch.Generator().manual_seed(seed)
     loss_fn = fcco.losses.SoftmaxLoss(len(x), n_classes)
@@ -125,7 +125,7 @@ def optimizers_of(method: str, model: Any, lr: float) -> list[Any]:
 
 @lru_cache
 def rate(method: str) -> float:
-    """The lr that is best for the objective with the fewest classes."""
+    """Return the lr that is best for the objective with the fewest classes."""
     by_objective, _ = tune(partial(run, CASES[0], method), START, SEEDS)
     return by_objective.lr
 
@@ -151,7 +151,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(case: Case) -> tuple[Method, ...]:
-    """All have an lr; only with few classes is it affordable to look for it."""
+    """Return the methods; the lr is tuned only with few classes, where that is affordable."""
     few = classes_of(case) <= classes_of(CASES[0])
     found = [
         Method(OURS, "ours", tuned=few),

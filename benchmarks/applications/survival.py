@@ -60,7 +60,7 @@ def concordance(model: nn.Module, part: Part) -> float:
 
 
 def build(case: Case, features: int, seed: int) -> nn.Module:
-    """A linear risk that starts at 0, or one by 32 hidden units."""
+    """Return a linear risk that starts at 0, or one by 32 hidden units."""
     torch.manual_seed(seed)
     if case.model == "linear":
         model = nn.Linear(features, 1, bias=False)
@@ -150,7 +150,7 @@ def methods(case: Case) -> tuple[Method, ...]:
 
 
 def goal(table: Table) -> str:
-    """The excess at batch 16 and 2% events."""
+    """Return the verdict on the excess at batch 16 and 2% events."""
     case = next((case for case in table if (case.data, case.batch, case.model) == (RARE, 16, "linear")), None)
     if case is None:
         return ""

@@ -31,7 +31,7 @@ TIMES_AND_EVENTS = {
 
 
 def has(path: str) -> bool:
-    """Whether FCCO_DATA names a directory with this file."""
+    """Return whether FCCO_DATA names a directory with this file."""
     return "FCCO_DATA" in os.environ and _path(path).exists()
 
 

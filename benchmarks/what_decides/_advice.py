@@ -115,7 +115,7 @@ def verdicts(
     quick: bool = False,
     progress: TextIO | None = None,
 ) -> list[Verdict]:
-    """The advice in every situation; every seed asks for itself."""
+    """Return the verdict on the advice in every situation; every seed asks for advice itself."""
     seeds, draws = (1, 8) if quick else (SEEDS, 400)
     places, jobs = [], []
     for problem in problems:
@@ -136,7 +136,7 @@ def verdicts(
 
 
 def as_table(found: Sequence[Verdict]) -> str:
-    """The verdicts in Markdown, and how many were right."""
+    """Return the verdicts in Markdown, and how many were right."""
     rows = []
     for one in found:
         told = f"{sum(a['use_table'] for a in one.advice)} of {len(one.advice)}"

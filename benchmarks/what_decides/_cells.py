@@ -33,16 +33,26 @@ class Choice(Variant):
 class Problem:
     """An objective on data: a panel of every figure.
 
-    Args:
-        objective: as ``harness.objectives.OBJECTIVES`` names it.
-        title: as the figures have it.
-        data: what it is trained on.
-        batch: examples in a batch.
-        sizes: of batches, to compare.
-        visits: of a row in a run, four numbers; the second and the third are "few" and "many".
-        default: the variant that the loss has by default.
-        lr: the centre of the grid of learning rates, at ``batch``; at other sizes, in proportion.
-        has_own_term: whether the own term can be exact or sampled.
+    Parameters
+    ----------
+    objective : str
+        As ``harness.objectives.OBJECTIVES`` names it.
+    title : str
+        As the figures have it.
+    data : str
+        What it is trained on.
+    batch : int
+        Examples in a batch.
+    sizes : tuple[int, ...]
+        Of batches, to compare.
+    visits : tuple[int, int, int, int]
+        Of a row in a run, four numbers; the second and the third are "few" and "many".
+    default : str
+        The variant that the loss has by default.
+    lr : float
+        The centre of the grid of learning rates, at ``batch``; at other sizes, in proportion.
+    has_own_term : bool
+        Whether the own term can be exact or sampled.
     """
 
     objective: str
@@ -75,11 +85,16 @@ class Cell:
 class Line:
     """Points of a panel that belong together.
 
-    Args:
-        label: for the legend.
-        x: their places, numbers or names.
-        cells: one for each.
-        reference: a level to compare with, drawn from side to side.
+    Parameters
+    ----------
+    label : str
+        For the legend.
+    x : tuple[float | str, ...]
+        Their places, numbers or names.
+    cells : tuple[Cell, ...]
+        One for each.
+    reference : bool
+        A level to compare with, drawn from side to side.
     """
 
     label: str
@@ -99,7 +114,7 @@ class Question:
 
 
 def problems(*, quick: bool = False) -> list[Problem]:
-    """The panels; of those whose file is not there, the same on data of scikit-learn."""
+    """Return the panels; those whose file is missing use data of scikit-learn."""
     if quick:
         return [
             Problem("cox", "Cox, diabetes", "diabetes", 64, (64, 128), (1, 1, 2, 2), "SOAP .7", 0.1, True),
@@ -117,7 +132,7 @@ def problems(*, quick: bool = False) -> list[Problem]:
 
 
 def other_problems(*, quick: bool = False) -> list[Problem]:
-    """The same objectives on other data, where there are any, to see whether advice carries over."""
+    """Return the same objectives on other data, where there are any, to see whether advice carries over."""
     found = []
     if not quick and data.has("survival/sksurv/veteran.arff"):
         found += [
@@ -148,7 +163,7 @@ def line(
 
 
 def references(problem: Problem, x: tuple[float | str, ...]) -> list[Line]:
-    """The in-batch loss, after few and many visits."""
+    """Return the in-batch loss, after few and many visits."""
     return [line(problem, f"in-batch, {k} visits", (IN_BATCH,), x, k, reference=True) for k in problem.few_and_many]
 
 
@@ -226,6 +241,6 @@ def advised(problem: Problem) -> list[tuple[int, int]]:
 
 
 def tried(problem: Problem, batch: int, visits: int) -> list[Cell]:
-    """The rates that its advice is held against; the in-batch loss is the first."""
+    """Return the rates that its advice is held against; the in-batch loss is the first."""
     variants = (IN_BATCH, *dict.fromkeys(("SOAP .1", "SOAP .3", "SOAP .5", "SOAP .7", "SOAP .9", problem.default)))
     return [Cell(problem.objective, problem.data, batch, visits, variant) for variant in variants]

@@ -208,7 +208,7 @@ def descend(data: Data, rule: Rule, order: Array, lr: Array, beta: float, penalt
 
 @lru_cache
 def load(objective: str, name: str) -> Data:
-    """The data of a task."""
+    """Return the data of a task."""
     if objective == "cox":
         x, key, flag = real_data.survival(name)
     else:
@@ -233,12 +233,12 @@ def compile_rule(choice: Choice, steps: int) -> Rule:
 
 @lru_cache(maxsize=64)
 def order_of(row: Row, seed: int) -> Array:
-    """The batches of a run, [steps, batch]: those of :mod:`harness.excess`."""
+    """Return the batches of a run, [steps, batch]: those of :mod:`harness.excess`."""
     return torch.stack(batches(row, seed)).numpy()
 
 
 def train(row: Row, choice: Choice, lr: float, seed: int) -> float:
-    """The exact objective after training; infinite where it diverged."""
+    """Return the exact objective after training; infinite where it diverged."""
     problem, order = task(row.objective, row.data), order_of(row, seed)
     w = problem.start.double().numpy().reshape(problem.start.shape[0], -1).copy()
     rates = lr * (1 + np.cos(np.pi * np.arange(len(order)) / len(order))) / 2

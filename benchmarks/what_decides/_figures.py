@@ -14,7 +14,7 @@ from what_decides._measure import Outcome, Outcomes
 
 
 def draw(question: Question, problems: Sequence[Problem], outcomes: Outcomes, path: Path) -> None:
-    """A panel for every problem; bars are two standard errors over seeds."""
+    """Draw a panel for every problem; bars are two standard errors over seeds."""
     panels = [(problem, lines) for problem in problems if (lines := question.lines(problem))]
     figure, axes = new_figure(len(panels), width=3.1, height=3.6)
     for ax, (problem, lines) in zip(axes, panels, strict=True):
@@ -55,7 +55,7 @@ def _name(x: float | str) -> str:
 
 
 def tables(question: Question, problems: Sequence[Problem], outcomes: Outcomes) -> str:
-    """The numbers of a figure, in Markdown: the mean over seeds, and its standard error."""
+    """Return the numbers of a figure, in Markdown: the mean over seeds, and its standard error."""
     parts = [f"## {question.title}"]
     for problem in problems:
         lines = question.lines(problem)

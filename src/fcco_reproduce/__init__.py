@@ -1,8 +1,9 @@
-"""Experiments: what the theorems promise and what the paper reports, measured.
+"""The laboratory: experiments that measure what the theorems promise and what the paper reports, and data sets.
 
-A study is a list of :class:`Experiment`, each made of a small file of settings (:mod:`fcco_reproduce._config`); an
-experiment is a list of :class:`Job` and what to make of their results.
-:func:`run_jobs` does the work, in parallel, and goes on where it was interrupted.
+A :class:`Study` is a list of :class:`Experiment`, each made from a small file of settings
+(:mod:`fcco_reproduce._config`). An experiment consists of a list of :class:`Job` and functions that judge and draw
+their results. :func:`run_jobs` runs jobs in parallel and resumes them after an interruption. The data sets are in
+:mod:`fcco_reproduce.datasets`. The library ``fcco`` does not import this package; only its command looks it up.
 """
 
 from fcco_reproduce._runner import Job, run_jobs

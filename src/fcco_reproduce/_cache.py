@@ -1,4 +1,4 @@
-"""Finished work on disk: one JSON line a result, under a key that is made of what the result depends on."""
+"""A cache of results on disk: one JSON line per result, under a key made of everything the result depends on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 
 
 class Cache:
-    """Results by key, appended to a file as they come, each with a checksum.
+    """Results by key, appended to a file as they arrive, each with a checksum.
 
-    A line that is damaged, or that a killed process left half written, is dropped: its work is done again.
+    A damaged line, or one that a killed process left half written, is ignored, so its job runs again.
 
-    Args:
-        path: the file; made with its folder when the first result is stored.
+    Parameters
+    ----------
+    path : Path
+        The file. It is created, with its folder, when the first result is stored.
 
+    Examples
+    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     Cache(Path(folder) / "cache.jsonl").store("a", {"job": "square"}, [1, 4, 9])
@@ -43,12 +47,16 @@ class Cache:
                 continue
 
     def store(self, key: str, about: dict[str, Any], result: Any) -> None:
-        """Keep a result; it is on the disk when this returns.
+        """Store a result and wait until it is on disk.
 
-        Args:
-            key: what to find it under.
-            about: written beside it, for readers of the file.
-            result: anything that JSON can say.
+        Parameters
+        ----------
+        key : str
+            The key of the result.
+        about : dict
+            Further fields of the line, for people who read the file.
+        result : Any
+            Anything that can be serialised as JSON.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"key": key, **about, "result": result, "sha256": _checksum(key, result)})

@@ -37,7 +37,7 @@ study's folder, fcco_reproduce/STUDY; a changed copy, or a file with name = "...
 
 
 def add_to(commands: Any) -> None:
-    """Register the command with ``commands``, the subparsers of ``fcco``."""
+    """Add the command to ``commands``, the subparsers of ``fcco``."""
     parser = commands.add_parser(
         "reproduce",
         help="experiments, with their tables and figures",
@@ -64,12 +64,16 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """What the command prints.
+    """Run the command and return what it prints.
 
-    Raises:
-        ValueError: an option outside its range.
-        ImportError: a package of the extra ``reproduce`` is missing.
-        OSError: data are missing, or a file cannot be written.
+    Raises
+    ------
+    ValueError
+        If an option is outside its range.
+    ImportError
+        If a package of the extra ``reproduce`` is missing.
+    OSError
+        If data are missing, or a file cannot be written.
     """
     _check_packages()
     study = load(arguments.study)
@@ -77,9 +81,9 @@ def run(arguments: argparse.Namespace) -> str:
     experiments = study.experiments(scale.name, arguments.only, arguments.config)
     out = arguments.out or Path("results") / "-".join(_words(arguments, scale))
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out must be a folder, got the file {out}")
+        raise ValueError(f"--out must be a folder; got the file {out}")
     if arguments.docs is not None and (arguments.docs.is_dir() or not arguments.docs.suffix):
-        raise ValueError(f"--docs must be a Markdown file, such as docs/{study.name}.md, got {arguments.docs}")
+        raise ValueError(f"--docs must be a Markdown file, such as docs/{study.name}.md; got {arguments.docs}")
     if arguments.fresh:
         (out / "cache.jsonl").unlink(missing_ok=True)
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
@@ -101,30 +105,32 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def _check_packages() -> None:
-    """Refuse now what would fail after hours of work, when the figures are drawn."""
+    """Check all packages at once, before hours of work that would fail when the figures are drawn."""
     missing = [package_of(module) for module in NEEDED if find_spec(module) is None]
     if missing:
         raise ImportError(f"experiments need {', '.join(missing)}: pip install 'fcco[reproduce]'")
 
 
 def load(name: str) -> Study:
-    """A study, by its name."""
+    """Return a study by its name."""
     study: Study = import_module(f"fcco_reproduce.{name}").STUDY
     return study
 
 
 def _scale(arguments: argparse.Namespace, study: Study) -> Scale:
     if arguments.quick and arguments.scale not in (None, "quick"):
-        raise ValueError(f"--quick is --scale quick, and cannot be --scale {arguments.scale} too")
+        raise ValueError(f"--quick means --scale quick; got --scale {arguments.scale} too, so give only one of them")
     if arguments.seeds is not None and arguments.seeds < 2:
-        raise ValueError(f"--seeds must be at least 2, for a spread, got {arguments.seeds}")
+        raise ValueError(f"--seeds must be at least 2, to estimate the spread; got {arguments.seeds}")
     kind = arguments.device.split(":")[0]
     if kind not in study.devices:
-        raise ValueError(f"{study.name} runs on {' or '.join(study.devices)}, got --device {arguments.device}")
+        raise ValueError(
+            f"--device must be {' or '.join(study.devices)} for the study {study.name}; got {arguments.device}"
+        )
     name = "quick" if arguments.quick else arguments.scale
     return Scale(arguments.seeds or (4 if name == "quick" else study.seeds), name, arguments.device)
 
 
 def _words(arguments: argparse.Namespace, scale: Scale) -> list[str]:
-    """The name of the folder: another one for every scale and set of changes, so that none replaces another's files."""
+    """Return the parts of the folder's name, which differ for every scale and set of changed settings."""
     return [arguments.study, *([scale.name] if scale.name else []), *(path.stem for path in arguments.config)]

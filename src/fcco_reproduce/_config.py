@@ -34,43 +34,53 @@ NAMES = ("kind", "key", "name")
 
 
 def read(path: Path) -> Settings:
-    """The content of a file.
+    """Read a file of settings.
 
-    Raises:
-        ValueError: it cannot be read, is not TOML, or does not say whose settings it has.
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, is not TOML, or has no ``name``.
     """
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if not isinstance(settings.get("name"), str):
-        raise ValueError(f'{path} must say whose settings it changes, as in name = "ijcnn1"')
+        raise ValueError(f'{path} must name the experiment whose settings it changes, as in name = "ijcnn1"')
     return settings
 
 
 def at_scale(settings: Settings, scale: str | None, changes: Settings | None = None) -> Settings:
-    """Settings with ``changes`` of the user's, and then those of a scale, laid over them.
+    """Return settings overridden by those of a scale and by the user's changes.
 
-    Args:
-        settings: of a shipped file.
-        scale: a name of its ``scales``; None for the settings as they stand.
-        changes: of a user's file; may change scales too.
+    Parameters
+    ----------
+    settings : Settings
+        The content of a shipped file.
+    scale : str or None
+        A name among its ``scales``. None applies none.
+    changes : Settings or None
+        The content of a user's file, which may change scales too.
 
-    Raises:
-        ValueError: the file has no such scale, or the user's has something that it has not.
+    Raises
+    ------
+    ValueError
+        If the scale does not exist, or a change names a setting that does not exist.
 
+    Examples
+    --------
     >>> shipped = {"name": "squares", "steps": 100, "scales": {"quick": {"steps": 3}}}
     >>> at_scale(shipped, None), at_scale(shipped, "quick")
     ({'name': 'squares', 'steps': 100}, {'name': 'squares', 'steps': 3})
     >>> at_scale(shipped, None, {"name": "squares", "step": 7})
     Traceback (most recent call last):
         ...
-    ValueError: the settings of squares have no 'step', but name, steps
+    ValueError: the settings of squares have no 'step'; choose from name, steps
     """
     own = {} if changes is None else dict(changes)
     scales, own_scales = settings.get("scales", {}), own.pop("scales", {})
     if scale is not None and scale not in scales:
-        raise ValueError(f"the settings of {settings['name']} have no scale {scale!r}, but {', '.join(scales)}")
+        raise ValueError(f"the settings of {settings['name']} have no scale {scale!r}; choose from {', '.join(scales)}")
     name = settings["name"]
     plain = {key: value for key, value in settings.items() if key != "scales"}
     plain = _lay_over(plain, scales.get(scale, {}), name, check=False)
@@ -83,18 +93,18 @@ def _lay_over(base: Settings, changes: Settings, where: str, *, check: bool = Tr
     merged = dict(base)
     for key, value in changes.items():
         if key not in base:
-            raise ValueError(f"the settings of {where} have no {key!r}, but {', '.join(base)}")
+            raise ValueError(f"the settings of {where} have no {key!r}; choose from {', '.join(base)}")
         old = base[key]
         if key in NAMES and old != value:
-            raise ValueError(f"{key} of {where} is {old!r}, and cannot become {value!r}")
+            raise ValueError(f"{key} of {where} must stay {old!r}; got {value!r}")
         if check and not _is_like(value, old):
-            raise ValueError(f"{key} of {where} must be of the type of {old!r}, got {value!r}")
+            raise ValueError(f"{key} of {where} must have the type of {old!r}; got {value!r}")
         merged[key] = _lay_over(old, value, f"{where}.{key}", check=check) if isinstance(old, dict) else value
     return merged
 
 
 def _is_like(value: Any, old: Any) -> bool:
-    """Whether one may stand for the other: a list that is not empty for its like, a whole number for a fraction."""
+    """Return whether a value may replace another: a non-empty list of like elements, or an int in place of a float."""
     if isinstance(old, list):
         return isinstance(value, list) and (not old or (len(value) > 0 and all(_is_like(one, old[0]) for one in value)))
     if isinstance(old, float):

@@ -1,4 +1,4 @@
-"""A digest of the code that a function runs: its own definition, and all of this project that it leads to."""
+"""A digest of the code that a function runs: its own definition and every definition of this project it leads to."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _WITH_BODY = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @cache
 def digest(function: Callable[..., Any], packages: tuple[str, ...] = ()) -> str:
-    """A hash of the definitions that ``function`` leads to, name by name, in its own package, in ``packages``, in
-    ``fcco`` and here.
+    """Return a hash of the definitions that ``function`` leads to.
+
+    Names are followed in the function's own package, in ``packages``, in ``fcco`` and in ``fcco_reproduce``.
 
     A name leads to the statement that defines it, that to the names in it, and an imported name to its definition in
     the module that it comes from. Statements of those modules that define no name, such as an entry into a registry,
@@ -29,6 +30,8 @@ def digest(function: Callable[..., Any], packages: tuple[str, ...] = ()) -> str:
     sentence beside it does not; nor do comments, docstrings and layout. Other packages, data, and what is looked up by
     a name made at run time are not seen. What has no source in Python has the hash of nothing.
 
+    Examples
+    --------
     >>> digest(round) == digest(len), digest(digest) == digest(_parse)
     (True, False)
     """
@@ -43,7 +46,7 @@ def digest(function: Callable[..., Any], packages: tuple[str, ...] = ()) -> str:
 
 @dataclass(frozen=True)
 class _Module:
-    """The statements of a file."""
+    """The statements of a module."""
 
     package: str  # that its relative imports start from
     defined: dict[str, list[ast.stmt]] = field(default_factory=dict)
@@ -52,14 +55,14 @@ class _Module:
 
 
 class _Trail:
-    """Definitions that have been met, by module and name, among the modules of some packages."""
+    """The definitions met so far, by module and name, in the modules of some packages."""
 
     def __init__(self, packages: set[str]) -> None:
         self.packages = packages
         self.seen: dict[tuple[str, str], str] = {}
 
     def follow(self, module: str, name: str) -> None:
-        """Add what a name of a module leads to; "" stands for all of the module."""
+        """Add the definitions that a name of a module leads to; "" means the whole module."""
         if (module, name) in self.seen or (content := self._read(module)) is None:
             return
         self.seen[module, name] = ""
@@ -82,7 +85,7 @@ class _Trail:
                 self.follow(*place)
 
     def _names(self, module: str, statement: ast.stmt) -> Iterator[_Place]:
-        """Where the names in a statement are defined; of a module with a dot behind it, only what follows the dot."""
+        """Yield where the names in a statement are defined; for ``module.name``, only that name of the module."""
         content = self._read(module)
         assert content is not None
         inside = _imports(statement, content.package)
@@ -99,7 +102,7 @@ class _Trail:
                 yield from inside.get(node.id, [(module, node.id)])
 
     def _read(self, module: str) -> _Module | None:
-        """The content of a module of the packages; None for what is no such module."""
+        """Return the content of a module of the packages, or None if there is no such module."""
         if module.split(".")[0] not in self.packages:
             return None
         try:
@@ -145,7 +148,7 @@ def _defined(statement: ast.stmt) -> Iterator[str]:
 
 
 def _imports(statement: ast.stmt, package: str) -> dict[str, list[_Place]]:
-    """Names that a statement imports, and from where: more than one place if it tries them in turn."""
+    """Return the names that a statement imports and their sources, several if it tries them in turn."""
     found: dict[str, list[_Place]] = {}
     for node in ast.walk(statement):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Figures: colours that everybody can tell apart, means with their bands, predicted slopes beside measured ones."""
+"""Parts of figures: colours that everybody can tell apart, means with error bands, and predicted slopes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)), (0, (1, 1)), "-")
 # A method looks the same in every figure, whichever others are in it.
-METHODS = {"BSGD": 0, "SOAP": 1, "MOAP": 2, "SOX": 3, "SCGD": 4, "NASA": 5, "in-batch AP": 4, "cross entropy": 5}
+METHOD_STYLES = {"BSGD": 0, "SOAP": 1, "MOAP": 2, "SOX": 3, "SCGD": 4, "NASA": 5, "in-batch AP": 4, "cross entropy": 5}
 
 
 def style(line: int | str, *, marker: bool = True) -> dict[str, Any]:
-    """How a line looks, by its number in the figure or, if it shows a method, by the method's name."""
-    k = (METHODS[line] if isinstance(line, str) else line) % len(COLOURS)
+    """Return the style of a line, by its number in the figure or by the name of the method that it shows."""
+    k = (METHOD_STYLES[line] if isinstance(line, str) else line) % len(COLOURS)
     look: dict[str, Any] = {"color": COLOURS[k], "linestyle": DASHES[k], "linewidth": 1.4}
     return {**look, "marker": MARKERS[k], "markersize": 4} if marker else look
 
 
 def new_figure(panels: int = 1, *, width: float = 3.6, height: float = 3.0) -> tuple[Any, list[Any]]:
-    """A figure with its panels in a row.
+    """Return a new figure and its panels, which are in a row.
 
-    Raises:
-        ImportError: matplotlib is not installed.
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
     """
     # Without pyplot: no window system, and no state that outlives the figure.
     new = import_extra("matplotlib.figure", "a figure").Figure
@@ -48,7 +50,7 @@ def band(
     marker: bool = False,
     above_zero: bool = False,
 ) -> None:
-    """The mean of ``runs`` [seeds, points] over seeds, in a band of two standard errors.
+    """Draw the mean of ``runs`` [seeds, points] over seeds, with a band of two standard errors.
 
     ``line`` is as in :func:`style`. ``above_zero`` is for log axes, which have no place for a band that reaches below
     0: it ends at a tenth of the mean.
@@ -63,18 +65,18 @@ def band(
 
 
 def note_divergence(ax: Any, method: str) -> None:
-    """Say in the legend why a method has no line."""
+    """Add a legend entry for a method that diverged and has no line."""
     ax.plot([], [], label=f"{method}: diverged", **style(method, marker=False))
 
 
 def slope(ax: Any, x: Sequence[float], anchor: float, exponent: float, label: str) -> None:
-    """A power law for log axes, through ``anchor`` at the first x."""
+    """Draw a power law on log axes, through ``anchor`` at the first x."""
     ends = np.array([x[0], x[-1]], dtype=float)
     ax.plot(ends, anchor * (ends / ends[0]) ** exponent, color="0.45", linestyle=":", linewidth=1.6, label=label)
 
 
 def finish(ax: Any, x: str, y: str, title: str = "", *, log: str = "") -> None:
-    """Labels, log axes, and a legend that does not shout."""
+    """Set the labels, the title, log axes and a small legend."""
     if "x" in log:
         ax.set_xscale("log")
     if "y" in log:
@@ -89,7 +91,7 @@ def finish(ax: Any, x: str, y: str, title: str = "", *, log: str = "") -> None:
 
 
 def save(figure: Any, path: Path, dpi: int = 100) -> None:
-    """Write a PNG of few colours and no metadata: small, and equal figures are equal files."""
+    """Write a PNG file with a palette and no metadata, so that it is small and equal figures give equal files."""
     image = import_extra("PIL.Image", "a figure")
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi)

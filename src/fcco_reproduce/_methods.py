@@ -20,17 +20,25 @@ AS_PUBLISHED, OTHER_SEEDS, SAME_STEPS, TUNED, EXACT = (
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One way to run a method.
+class MethodSettings:
+    """The settings of one run of a method.
 
-    Args:
-        rule: of the table: "bsgd", "soap", "moap" or "sox".
-        lr: step along the moving average of the gradient.
-        gamma: rate of the table.
-        beta: rate of the gradient's moving average.
-        batch: rows of a batch, B1 = B2.
-        decay: of the weights.
-        as_coded: do as the authors' code does, where it departs from the paper; the study says how.
+    Parameters
+    ----------
+    rule : str
+        Of the table: "bsgd", "soap", "moap" or "sox".
+    lr : float
+        Step along the moving average of the gradient.
+    gamma : float
+        Rate of the table.
+    beta : float
+        Rate of the gradient's moving average.
+    batch : int
+        Rows of a batch, B1 = B2.
+    decay : float
+        Of the weights.
+    as_coded : bool
+        Do as the authors' code does, where it departs from the paper; the study says how.
     """
 
     rule: str
@@ -42,31 +50,37 @@ class Setting:
     as_coded: bool = False
 
 
-def as_published(method: str, *, lr: float, gamma: float, beta: float, batch: int, decay: float) -> Setting:
-    """The authors' run: their SOX is SOAP's table with momentum, and their lr that of torch's SGD.
+def as_published(method: str, *, lr: float, gamma: float, beta: float, batch: int, decay: float) -> MethodSettings:
+    """Return the authors' settings: their SOX is SOAP's table with momentum, and their lr is that of torch's SGD.
 
     The buffer of ``torch.optim.SGD(momentum=1-beta)`` is v/beta, where v = (1-beta) v + beta G is the paper's: the same
     step along v is lr/beta.
 
+    Examples
+    --------
     >>> as_published("SOX", lr=0.001, gamma=0.5, beta=0.1, batch=32, decay=0.001)
-    Setting(rule='soap', lr=0.01, gamma=0.5, beta=0.1, batch=32, decay=0.001, as_coded=True)
+    MethodSettings(rule='soap', lr=0.01, gamma=0.5, beta=0.1, batch=32, decay=0.001, as_coded=True)
     """
     rule = "soap" if method == "SOX" else method.lower()
-    return Setting(rule, lr / beta, gamma, beta, batch, decay, as_coded=True)
+    return MethodSettings(rule, lr / beta, gamma, beta, batch, decay, as_coded=True)
 
 
-def as_tuned(method: str, *, lr: float, gamma: float, batch: int, decay: float) -> Setting:
-    """The library's own method, with its default beta of 0.1 where it has momentum.
+def as_tuned(method: str, *, lr: float, gamma: float, batch: int, decay: float) -> MethodSettings:
+    """Return the settings of the library's own method, with beta 0.1 where it has momentum.
 
+    Examples
+    --------
     >>> as_tuned("BSGD", lr=0.1, gamma=1.0, batch=32, decay=0.001)
-    Setting(rule='bsgd', lr=0.1, gamma=1.0, beta=1.0, batch=32, decay=0.001, as_coded=False)
+    MethodSettings(rule='bsgd', lr=0.1, gamma=1.0, beta=1.0, batch=32, decay=0.001, as_coded=False)
     """
-    return Setting(method.lower(), lr, gamma, METHODS[method].beta(), batch, decay)
+    return MethodSettings(method.lower(), lr, gamma, METHODS[method].beta(), batch, decay)
 
 
 def data_shown(name: str, data: str) -> str:
-    """The name of the data behind an experiment, and if they stand in for those of the paper, of both.
+    """Return the name of the data of an experiment, and also of the paper's data if they are replaced.
 
+    Examples
+    --------
     >>> data_shown("covtype", "covtype"), data_shown("covtype", "breast cancer")
     ('covtype', 'breast cancer in place of covtype')
     """
@@ -74,13 +88,15 @@ def data_shown(name: str, data: str) -> str:
 
 
 def rates(published: dict[str, Any]) -> dict[str, Any]:
-    """The rates among what a settings file has as published: lr, gamma and beta."""
+    """Return lr, gamma and beta from the published part of a settings file."""
     return {key: published[key] for key in ("lr", "gamma", "beta")}
 
 
 def grid(method: str, *, lr: Sequence[float], gamma: Sequence[float]) -> list[tuple[float, float]]:
-    """All pairs of lr and gamma; BSGD has no gamma.
+    """Return all pairs of lr and gamma; BSGD has no gamma.
 
+    Examples
+    --------
     >>> len(grid("SOX", lr=[0.1, 1.0], gamma=[0.1, 0.5, 0.9])), grid("BSGD", lr=[0.1, 1.0], gamma=[0.1, 0.5])
     (6, [(0.1, 1.0), (1.0, 1.0)])
     """
@@ -88,8 +104,10 @@ def grid(method: str, *, lr: Sequence[float], gamma: Sequence[float]) -> list[tu
 
 
 def ends_of_grid(rows: Iterable[Row], tuning: dict[str, Any]) -> str:
-    """Choices at an end of the grid, beyond which there may be better ones, in a sentence.
+    """Return a sentence on the choices at an end of the grid, beyond which there may be better ones.
 
+    Examples
+    --------
     >>> row = {"block": TUNED, "method": "SOX", "lr": 0.1, "gamma": 0.5}
     >>> ends_of_grid([row], {"lr": [0.1, 1.0], "gamma": [0.1, 0.5, 0.9]})
     "At an end of the grid: SOX's lr = 0.1."

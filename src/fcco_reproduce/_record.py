@@ -32,6 +32,8 @@ PACKAGES = ("fcco", "torch", "numpy", "scipy", "scikit-learn", "numba", "matplot
 def environment() -> dict[str, str]:
     """Versions, the machine and the commit, as far as they can be found out.
 
+    Examples
+    --------
     >>> {"CPU", "Python", "cores", "torch"} <= environment().keys()
     True
     """
@@ -56,7 +58,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """That of the checkout which this file belongs to, if it does to one."""
+    """Return the commit of the checkout that this file belongs to, or None."""
     here = Path(__file__)
     try:
         for command in (["ls-files", "--error-unmatch", here.name], ["describe", "--always", "--dirty", "--abbrev=12"]):
@@ -67,8 +69,10 @@ def _commit() -> str | None:
 
 
 def command_of(given: Namespace) -> str:
-    """The command line that asks for the same, without what only says how fast or whether again.
+    """Return the command line that gives the same results, without options that affect only speed or caching.
 
+    Examples
+    --------
     >>> given = {"study": "theory", "quick": True, "scale": None, "config": [], "device": "cpu", "seeds": None}
     >>> command_of(Namespace(**given, only="i,v", out=None))
     'fcco reproduce theory --quick --only i,v'
@@ -91,7 +95,7 @@ def write_records(
     *,
     command: str,
 ) -> None:
-    """Write a JSON file of each experiment to ``out``."""
+    """Write a JSON file for each experiment to ``out``."""
     run: dict[str, Any] = {"command": command, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     run |= {"seeds": scale.seeds, "scale": scale.name, "quick": scale.quick, "device": scale.device}
     run |= {"environment": environment()}
@@ -110,15 +114,17 @@ def write_records(
 
 
 def _as_plain(value: Any) -> Any:
-    """A number of NumPy's or PyTorch's as one of Python's."""
+    """Return a NumPy or PyTorch number as a Python number."""
     return value.item()
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The records of a folder, in the order of the study.
+    """Return the records of a folder in the order of the study.
 
-    Raises:
-        ValueError: there is none, or one is damaged.
+    Raises
+    ------
+    ValueError
+        If the folder has no record, or one is damaged.
     """
     records = [_read(path) for path in sorted(folder.glob("*.json"))]
     found = [record for record in records if record is not None]
@@ -128,7 +134,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A record; None for a JSON file of something else."""
+    """Return a record, or None if the JSON file holds something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The command ``fcco report``: one HTML page, which needs no other file, of the results in a folder."""
+"""The command ``fcco report``, which writes one self-contained HTML page of the results in a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 
 def add_to(commands: Any) -> None:
-    """Register the command with ``commands``, the subparsers of ``fcco``."""
+    """Add the command to ``commands``, the subparsers of ``fcco``."""
     parser = commands.add_parser(
         "report",
         help="one HTML page of results",
@@ -44,10 +44,12 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """What the command prints.
+    """Run the command and return what it prints.
 
-    Raises:
-        ValueError: no results where they are looked for.
+    Raises
+    ------
+    ValueError
+        If there are no results in the folders.
     """
     folders: list[Path] = arguments.folders or _all_results(Path("results"))
     if arguments.results is not None:
@@ -71,10 +73,12 @@ def _all_results(parent: Path) -> list[Path]:
 
 
 def write_page(folders: Sequence[Path], page: Path) -> Path:
-    """Write the page of all results in ``folders`` and return where it is.
+    """Write the page of all results in ``folders`` and return its path.
 
-    Raises:
-        ValueError: a folder without results.
+    Raises
+    ------
+    ValueError
+        If a folder has no results.
     """
     groups = [(folder, read_records(folder)) for folder in folders]
     text = as_html(groups)
@@ -84,7 +88,7 @@ def write_page(folders: Sequence[Path], page: Path) -> Path:
 
 
 def as_html(groups: Sequence[tuple[Path, list[Record]]]) -> str:
-    """The page, from records and the folders that hold their figures."""
+    """Return the page for records and the folders that hold their figures."""
     records = [record for _, some in groups for record in some]
     titles = list(dict.fromkeys(record["study"]["title"] for record in records))
     trial = [record for record in records if record["holds"] is None]
@@ -108,7 +112,7 @@ def _badge(record: Record) -> str:
 
 
 def _findings(groups: Sequence[tuple[Path, list[Record]]]) -> str:
-    """All claims first, each with its verdict and the first sentences of the reason."""
+    """Return the list of all claims, each with its verdict and the first sentences of the reason."""
     items = [
         f'<li>{_badge(record)} <a href="#{_anchor(folder, record)}">{escape(record["claim"])}</a>'
         f"<p>{_inline(first_sentences(record['verdict']))}</p></li>"
@@ -119,8 +123,10 @@ def _findings(groups: Sequence[tuple[Path, list[Record]]]) -> str:
 
 
 def first_sentences(text: str, enough: int = 140) -> str:
-    """As many sentences as make up some length.
+    """Return the first sentences of a text, as many as it takes to reach ``enough`` characters.
 
+    Examples
+    --------
     >>> first_sentences("Best first. SOX 0.1, BSGD 0.2. That is all.", enough=20)
     'Best first. SOX 0.1, BSGD 0.2.'
     """
@@ -133,7 +139,7 @@ def first_sentences(text: str, enough: int = 140) -> str:
 
 
 def _study(folder: Path, records: list[Record], *, titled: bool) -> str:
-    """A study's introduction, its experiments, and what they were run with; its title, unless that is the page's."""
+    """Return the section of a study: its introduction, its experiments and its environment, titled or not."""
     study, seeds = records[0]["study"], sorted({record["run"]["seeds"] for record in records})
     introduction = study["introduction"].replace("{seeds}", " or ".join(map(str, seeds)))
     heading = [f"<h2>{escape(study['title'])}</h2>"] if titled else []
@@ -176,7 +182,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_numeric(rows: Sequence[Row], name: str) -> bool:
-    """Whether a column is of numbers, but for a word or two where there is none, such as 'diverged'."""
+    """Return whether most values of a column are numbers; the others may be words such as 'diverged'."""
     values = [row[name] for row in rows if row.get(name) is not None]
     return sum(map(_is_number, values)) * 2 > len(values)
 
@@ -191,7 +197,7 @@ def _cell(value: Any, *, numeric: bool) -> str:
 
 
 def _runs(records: list[Record]) -> list[str]:
-    """Commands, seeds and environments; experiments that share them share an entry."""
+    """Return the commands, seeds and environments; experiments that share them share an entry."""
     parts = ["<h3>Commands and environment</h3>"]
     for run, some in groupby(records, key=lambda record: record["run"]):
         keys = ", ".join(f"({record['key']})" for record in some)

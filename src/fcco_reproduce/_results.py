@@ -20,9 +20,12 @@ PAPER = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding=
 def as_results(records: Sequence[Record], command: str) -> str:
     """The page, from the records of whatever has been run; the rest is said to have not.
 
-    Args:
-        records: of any studies, in any order. Quick runs are no evidence, and are left out.
-        command: that writes the page.
+    Parameters
+    ----------
+    records : sequence of Record
+        Of any studies, in any order. Quick runs are no evidence, and are left out.
+    command : str
+        That writes the page.
     """
     known = [record for record in records if not record["run"]["quick"]]
     by = {name: [record for record in known if record["study"]["name"] == name] for name in STUDIES}

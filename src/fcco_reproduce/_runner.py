@@ -1,4 +1,4 @@
-"""Many independent pieces of work: in parallel, resumed where a run was interrupted, with the time that is left."""
+"""Run many independent jobs in parallel, and resume them after an interruption."""
 
 from __future__ import annotations
 
@@ -28,15 +28,23 @@ from fcco_reproduce._digest import digest
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work: ``function(**settings)``, which depends on nothing else.
+    """A call of ``function(**settings)`` whose result depends on nothing else.
 
-    Args:
-        function: of a module, so that another process can import it; returns what JSON can say.
-        settings: its arguments, which JSON can say too, seeds included.
-        cost: how long it takes, in any unit: the longest go first, and the time left is estimated with it.
-        place: further arguments, on which the result does not depend, such as a folder of checkpoints.
-        packages: further packages whose code the result depends on.
+    Parameters
+    ----------
+    function : callable
+        A module-level function, which other processes can import. Its result must be serialisable as JSON.
+    settings : dict
+        Its keyword arguments, seeds included, serialisable as JSON.
+    cost : float
+        The expected duration in any unit. The longest jobs start first, and the time left is estimated from it.
+    place : dict
+        Further arguments that do not affect the result, such as a folder of checkpoints.
+    packages : tuple of str
+        Further packages whose code the result depends on.
 
+    Examples
+    --------
     >>> Job(round, {"number": 2.6}).run()
     3
     """
@@ -49,7 +57,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Where the function is."""
+        """The qualified name of the function."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     @property
@@ -59,7 +67,7 @@ class Job:
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def run(self) -> Any:
-        """The result, as it will be read from a file."""
+        """Run the job and return its result in the form in which it is read from a file."""
         with _one_thread():
             return json.loads(json.dumps(self.function(**self.settings, **self.place)))
 
@@ -67,23 +75,33 @@ class Job:
 def run_jobs(
     jobs: Sequence[Job], *, workers: int = 1, cache: Path | None = None, progress: TextIO | None = None
 ) -> list[Any]:
-    """The results of ``jobs``, in their order, whatever the number of workers.
+    """Run jobs and return their results in the order of the jobs.
 
-    Args:
-        jobs: what to do; the same job given twice is done once.
-        workers: how many processes; 1 stays in this one.
-        cache: a file of earlier results, which are not computed again, and of new ones, as they are finished.
-        progress: where to write what is done and the time left.
+    Parameters
+    ----------
+    jobs : sequence of Job
+        The jobs. A job that is given twice runs once.
+    workers : int
+        The number of processes. With 1, all jobs run in the current process.
+    cache : Path or None
+        A file of results. Jobs whose result it holds do not run again, and new results are appended as they finish.
+    progress : TextIO or None
+        A stream for the progress. None shows none.
 
-    Raises:
-        ValueError: ``workers`` is not positive.
-        ChildProcessError: a worker was killed.
+    Raises
+    ------
+    ValueError
+        If ``workers`` is less than 1.
+    ChildProcessError
+        If a worker process was killed.
 
+    Examples
+    --------
     >>> run_jobs([Job(round, {"number": 0.7}), Job(round, {"number": 5.2})])
     [1, 5]
     """
     if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers!r}")
+        raise ValueError(f"workers must be at least 1; got {workers!r}")
     store = None if cache is None else Cache(cache)
     done: dict[str, Any] = {} if store is None else dict(store.results)
     keys = [job.key for job in jobs]
@@ -99,7 +117,7 @@ def run_jobs(
 
 
 def _compute(jobs: dict[str, Job], workers: int) -> Generator[tuple[str, Any]]:
-    """Keys and results as they are finished; workers that are still busy when it is closed are ended."""
+    """Yield keys and results as jobs finish; closing the generator ends workers that are still busy."""
     longest_first = sorted(jobs.items(), key=lambda item: -item[1].cost)
     if workers == 1 or len(jobs) < 2:
         yield from ((key, job.run()) for key, job in longest_first)
@@ -116,7 +134,8 @@ def _compute(jobs: dict[str, Job], workers: int) -> Generator[tuple[str, Any]]:
                 yield futures[future], future.result()
         except BrokenProcessPool:
             raise ChildProcessError(
-                "a worker was killed, perhaps for lack of memory: finished work is kept, try fewer --workers"
+                "a worker process was killed, perhaps for lack of memory; finished work is kept, so run the command "
+                "again with fewer --workers"
             ) from None
         except BaseException:
             ours.close()
@@ -126,7 +145,7 @@ def _compute(jobs: dict[str, Job], workers: int) -> Generator[tuple[str, Any]]:
 
 
 def _end_with(parent: Connection) -> None:
-    """End this process, whatever it does, once the other end of the pipe is closed or its process has ended."""
+    """End this process as soon as the other end of the pipe is closed or its process has ended."""
 
     def watch() -> None:
         with suppress(EOFError, OSError):
@@ -138,7 +157,7 @@ def _end_with(parent: Connection) -> None:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back: processes that are started meanwhile never see it, though a terminal sends it to them too."""
+    """Block SIGINT, so that processes started meanwhile ignore the Ctrl-C that a terminal sends to them too."""
     if sys.platform == "win32":
         yield
         return
@@ -151,7 +170,7 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Of PyTorch and of BLAS: workers share the cores, and sums come out the same on any machine."""
+    """Use one thread in PyTorch and BLAS, since workers share the cores and results must not depend on the machine."""
     limits = import_extra("threadpoolctl", "an experiment").threadpool_limits
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -163,7 +182,7 @@ def _one_thread() -> Iterator[None]:
 
 
 class _Progress:
-    """How much is done and how long the rest will take: a bar on a terminal, a line for every job elsewhere."""
+    """The progress of jobs and the time left: a bar on a terminal, one line per job elsewhere."""
 
     _LINE = "{desc}, {elapsed} passed, {remaining} left"
 
@@ -171,7 +190,7 @@ class _Progress:
         self.stream, self.total, self.count, self.bar = stream, total, 0, None
         if total == 0 or stream is None:
             return
-        # The time left is that of the whole run so far, since jobs differ in cost and not in speed.
+        # No smoothing: jobs differ in cost and not in speed, so the mean speed of the whole run predicts best.
         self.bar = import_extra("tqdm", "an experiment").tqdm(
             total=cost,
             desc=f"0/{total} jobs",

@@ -1,4 +1,4 @@
-"""A study is a list of experiments, each a set of jobs, a table, a figure and a sentence on what came out."""
+"""Studies: lists of experiments, each with its jobs, a table, a figure and a verdict."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii
 
 @dataclass(frozen=True)
 class Scale:
-    """How much to do, and where.
+    """How much to compute, and where.
 
-    Args:
-        seeds: independent runs of every setting.
-        name: of the settings' scale, such as "quick": smaller ones, to see that everything works.
-        device: what PyTorch calls it, for studies that leave the choice.
-        folder: where jobs may keep what they need again, such as checkpoints; None for nowhere.
+    Parameters
+    ----------
+    seeds : int
+        The number of independent runs of every setting.
+    name : str or None
+        The scale of the settings. "quick" selects small ones, which show that everything works and prove nothing.
+    device : str
+        A PyTorch device, for studies that can choose.
+    folder : Path or None
+        Where jobs may keep checkpoints. None keeps none.
     """
 
     seeds: int
@@ -34,18 +39,22 @@ class Scale:
 
     @property
     def quick(self) -> bool:
-        """Whether nothing is to be concluded."""
+        """Whether the settings are too small to conclude anything."""
         return self.name == "quick"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What an experiment found.
+    """The outcome of an experiment.
 
-    Args:
-        rows: its table.
-        holds: whether the claim was observed; None where there is nothing to conclude.
-        verdict: what agreed with the claim and what did not, with numbers; an empty line parts paragraphs.
+    Parameters
+    ----------
+    rows : list of Row
+        The table of results.
+    holds : bool or None
+        Whether the claim was observed. None means that nothing can be concluded.
+    verdict : str
+        What agreed with the claim and what did not, with numbers. An empty line separates paragraphs.
     """
 
     rows: list[Row]
@@ -55,17 +64,26 @@ class Finding:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One claim, and how it is tested.
+    """One claim and how it is tested.
 
-    Args:
-        key: what ``--only`` calls it.
-        name: what its files are called.
-        claim: a heading.
-        method: a paragraph on what is run.
-        jobs: the work, for a :class:`Scale`.
-        judge: the finding, from the results in the order of the jobs.
-        draw: the figure, from the same.
-        settings: what it was made of, for the record.
+    Parameters
+    ----------
+    key : str
+        The name that ``--only`` uses.
+    name : str
+        The name of its files.
+    claim : str
+        The claim, used as a heading.
+    method : str
+        A paragraph that describes what is run.
+    jobs : callable
+        Maps a :class:`Scale` to the jobs to run.
+    judge : callable
+        Maps the results, in the order of the jobs, to a :class:`Finding`.
+    draw : callable
+        Maps the same results to a figure.
+    settings : Settings
+        The settings it was made from, for the record.
     """
 
     key: str
@@ -79,22 +97,30 @@ class Experiment:
 
     @property
     def stem(self) -> str:
-        """The beginning of its files' names."""
+        """The file name of its results, without the extension."""
         return f"{self.key}-{self.name}"
 
 
 @dataclass(frozen=True)
 class Study:
-    """Experiments that belong together.
+    """A group of experiments with a common introduction.
 
-    Args:
-        name: what ``fcco reproduce`` calls it.
-        title: the heading of its page.
-        introduction: the first paragraphs of its page; ``{seeds}`` stands for their number.
-        folder: of its settings, a TOML file for each experiment; they are shown in the order of their keys.
-        makers: from the ``kind`` of a file to what makes an experiment of its settings.
-        seeds: how many, unless told.
-        devices: where it can run.
+    Parameters
+    ----------
+    name : str
+        The argument of ``fcco reproduce`` that selects it.
+    title : str
+        The heading of its page.
+    introduction : str
+        The first paragraphs of its page. ``{seeds}`` is replaced by the number of seeds.
+    folder : Path
+        The folder of its settings, one TOML file per experiment. Experiments are shown in the order of their keys.
+    makers : Mapping[str, Callable[[Settings], Experiment]]
+        Maps the ``kind`` of a file to a function that makes an experiment from its settings.
+    seeds : int
+        The default number of seeds.
+    devices : tuple of str
+        The devices it can run on.
     """
 
     name: str
@@ -108,15 +134,21 @@ class Study:
     def experiments(
         self, scale: str | None = None, only: str | None = None, changes: Sequence[Path] = ()
     ) -> tuple[Experiment, ...]:
-        """The experiments, in the order of the page.
+        """Return the experiments in the order of the page.
 
-        Args:
-            scale: of the settings.
-            only: keys, with commas between them; all without.
-            changes: files of settings to lay over those that are shipped; then only the experiments that they change.
+        Parameters
+        ----------
+        scale : str or None
+            The scale of the settings.
+        only : str or None
+            Comma-separated keys. None selects all experiments.
+        changes : sequence of Path
+            Files whose settings override the shipped ones. Only the experiments that they change are then returned.
 
-        Raises:
-            ValueError: a key, scale or setting that there is not.
+        Raises
+        ------
+        ValueError
+            If a key, scale or setting does not exist.
         """
         shipped = sorted(map(read, self.folder.glob("*.toml")), key=lambda settings: ROMAN.index(settings["key"]))
         changed = _by_name([read(path) for path in changes], [settings["name"] for settings in shipped])
@@ -124,7 +156,7 @@ class Study:
         wanted = keys if only is None else [key.strip() for key in only.split(",")]
         for key in wanted:
             if key not in keys:
-                raise ValueError(f"--only names experiments of {', '.join(keys)}, got {key!r}")
+                raise ValueError(f"--only must be among {', '.join(keys)}; got {key!r}")
         return tuple(
             self.makers[settings["kind"]](at_scale(settings, scale, changed.get(settings["name"])))
             for settings in shipped
@@ -135,7 +167,7 @@ class Study:
 def _by_name(changes: list[Settings], known: list[str]) -> dict[str, Settings]:
     for settings in changes:
         if settings["name"] not in known:
-            raise ValueError(f"--config changes settings of {', '.join(known)}, got {settings['name']!r}")
+            raise ValueError(f"the name in a --config file must be among {', '.join(known)}; got {settings['name']!r}")
     return {settings["name"]: settings for settings in changes}
 
 
@@ -148,7 +180,10 @@ def run_study(
     progress: TextIO | None = None,
     figures: bool = True,
 ) -> list[Finding]:
-    """Run experiments and write ``cache.jsonl``, and a CSV and a PNG of each, to ``out``. Quick ones prove nothing."""
+    """Run experiments and write ``cache.jsonl``, and a CSV and a PNG file of each, to ``out``.
+
+    The findings of the scale "quick" have ``holds=None``, since they prove nothing.
+    """
     out.mkdir(parents=True, exist_ok=True)
     scale = replace(scale, folder=out / CHECKPOINTS)
     jobs = [experiment.jobs(scale) for experiment in experiments]
@@ -167,12 +202,12 @@ def run_study(
 
 
 def answer(holds: bool | None) -> str:
-    """A verdict, in words."""
+    """Return a verdict in words."""
     return "not judged" if holds is None else "holds" if holds else "does not hold"
 
 
 def as_report(experiments: Sequence[Experiment], findings: Sequence[Finding]) -> str:
-    """What the command prints."""
+    """Return the text that the command prints."""
     parts = []
     for experiment, finding in zip(experiments, findings, strict=True):
         parts += [
@@ -187,10 +222,10 @@ def as_report(experiments: Sequence[Experiment], findings: Sequence[Finding]) ->
 def as_page(
     study: Study, scale: Scale, experiments: Sequence[Experiment], findings: Sequence[Finding], folder: str
 ) -> str:
-    """The Markdown page, with the figures and CSV files in ``folder``, relative to the page."""
+    """Return the Markdown page; ``folder`` holds its figures and CSV files, relative to the page."""
     parts = [f"# {study.title}", study.introduction.replace("{seeds}", str(scale.seeds))]
     if scale.quick:
-        parts.append("This is the quick form, to see that everything works. It is no evidence.")
+        parts.append("This is the quick form, which shows that everything works. It is no evidence.")
     for experiment, finding in zip(experiments, findings, strict=True):
         parts += [
             f"## ({experiment.key}) {experiment.claim}",

@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 
 def cell(value: Any) -> str:
-    """A value as people read it: numbers to four digits, nothing for None."""
+    """Return a value as text, with four significant digits; None is empty."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -20,12 +20,12 @@ def cell(value: Any) -> str:
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """All keys of the rows, in the order in which they first appear."""
+    """Return all keys of the rows, in the order in which they first appear."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows, in full precision, under a header; None is an empty cell."""
+    """Write the rows to a CSV file with a header, in full precision; None is an empty cell."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns(rows), lineterminator="\n")
         writer.writeheader()
@@ -33,8 +33,10 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """Aligned columns, numbers to four digits.
+    """Return aligned columns, with numbers to four significant digits.
 
+    Examples
+    --------
     >>> print(as_text([{"n": 10, "error": 0.25}, {"n": 2000, "error": 1 / 3}]))
     n      error
     10     0.25
@@ -73,5 +75,5 @@ def as_markdown(rows: Sequence[Row], *, markup: bool = False) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which Markdown sees no emphasis, such as that between two w*."""
+    """Return text whose stars are escaped, so that Markdown sees no emphasis between two w*."""
     return text.replace("*", "\\*")

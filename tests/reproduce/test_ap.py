@@ -21,7 +21,15 @@ from fcco_reproduce.ap import STUDY, _comparison, _data, _runs, _training, _verd
 from fcco_reproduce.ap._data import PADDING, Images, at_hand, load
 from fcco_reproduce.ap._measures import average_precision, measure, surrogate
 from fcco_reproduce.ap._network import ResNet
-from fcco_reproduce.ap._settings import CROSS_ENTROPY, IN_BATCH, OTHERS, TABLES, Setting, as_training, tuned_setting
+from fcco_reproduce.ap._settings import (
+    CROSS_ENTROPY,
+    IN_BATCH,
+    OTHERS,
+    TABLES,
+    TrainingSettings,
+    as_training,
+    tuned_setting,
+)
 from fcco_reproduce.ap._training import Place, loss_of, pretrained, train
 from fcco_reproduce.datasets import Classification, split_imbalanced
 from fcco_reproduce.datasets._registry import FILES
@@ -141,13 +149,13 @@ def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored():
 def test_the_crops_of_the_first_training_are_not_those_of_the_run(training, monkeypatch):
     seen, known = [], _training._crop_seed
     monkeypatch.setattr(_training, "_crop_seed", lambda seed, step: seen.append(known(seed, step)) or seen[-1])
-    train(training, Setting(IN_BATCH, 0.1), 0, Place())
+    train(training, TrainingSettings(IN_BATCH, 0.1), 0, Place())
     assert len(seen) == len(set(seen)) == training.first_steps + training.steps
 
 
 def test_a_run_is_the_librarys_loss_and_optimizer(training):
     """Written out: the same batches, crops, loss, steps and rates give the same weights."""
-    setting = Setting("SOX", 0.5, gamma=0.3)
+    setting = TrainingSettings("SOX", 0.5, gamma=0.3)
     parts = load("made", training.share)
     run = _training._begin(training, setting, 1, Place(), parts)
     plain = replace(training, every=training.steps)

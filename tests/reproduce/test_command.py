@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, squares, refused, monkeypa
 def test_a_file_in_place_of_the_folder(tmp_path, squares, refused):
     file = tmp_path / "file"
     file.write_text("mine")
-    assert refused(*reproduce(file)) == f"fcco reproduce: --out must be a folder, got the file {file}"
+    assert refused(*reproduce(file)) == f"fcco reproduce: --out must be a folder; got the file {file}"
     assert refused(*reproduce(file / "below")) == f"fcco reproduce: Not a directory: {file / 'below'}"
     assert file.read_text() == "mine"
 
@@ -87,7 +87,7 @@ def test_a_page_of_docs_that_can_be_none(tmp_path, squares, refused, page):
     """Before any work is done: the figures of the page are in a folder of its name without the ending."""
     (tmp_path / "docs").mkdir()
     sentence = refused(*reproduce(tmp_path / "out", "--docs", tmp_path / page))
-    assert sentence.endswith(f"--docs must be a Markdown file, such as docs/squares.md, got {tmp_path / page}")
+    assert sentence.endswith(f"--docs must be a Markdown file, such as docs/squares.md; got {tmp_path / page}")
     assert not (tmp_path / "out").exists()
 
 
@@ -255,4 +255,4 @@ def test_a_worker_that_is_killed(tmp_path, refused, monkeypatch):
 
     monkeypatch.setattr(command, "load", lambda name: Deadly("", "", "", tmp_path, {}, 2))
     sentence = refused("reproduce", "quick", "--workers", "2", "--out", tmp_path)
-    assert sentence.startswith("fcco reproduce: a worker was killed, perhaps for lack of memory")
+    assert sentence.startswith("fcco reproduce: a worker process was killed, perhaps for lack of memory")

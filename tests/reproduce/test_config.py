@@ -41,15 +41,15 @@ def test_layers():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"step": 3}, "the settings of squares have no 'step', but name, steps, rate, tuning"),
-        ({"tuning": {"lrs": [1.0]}}, "the settings of squares.tuning have no 'lrs', but lr, seed"),
-        ({"steps": 1.5}, "steps of squares must be of the type of 10, got 1.5"),
-        ({"steps": True}, "steps of squares must be of the type of 10, got True"),
-        ({"rate": "fast"}, "rate of squares must be of the type of 0.5, got 'fast'"),
-        ({"tuning": {"lr": []}}, r"lr of squares.tuning must be of the type of \[0.1, 1.0\], got \[\]"),
+        ({"step": 3}, "the settings of squares have no 'step'; choose from name, steps, rate, tuning"),
+        ({"tuning": {"lrs": [1.0]}}, "the settings of squares.tuning have no 'lrs'; choose from lr, seed"),
+        ({"steps": 1.5}, "steps of squares must have the type of 10; got 1.5"),
+        ({"steps": True}, "steps of squares must have the type of 10; got True"),
+        ({"rate": "fast"}, "rate of squares must have the type of 0.5; got 'fast'"),
+        ({"tuning": {"lr": []}}, r"lr of squares.tuning must have the type of \[0.1, 1.0\]; got \[\]"),
         ({"tuning": {"lr": ["a"]}}, "got \\['a'\\]"),
-        ({"tuning": 3}, "tuning of squares must be of the type of {.*}, got 3"),
-        ({"name": "cubes"}, "name of squares is 'squares', and cannot become 'cubes'"),
+        ({"tuning": 3}, "tuning of squares must have the type of {.*}; got 3"),
+        ({"name": "cubes"}, "name of squares must stay 'squares'; got 'cubes'"),
         ({"scales": {"quick": {"step": 3}}}, "the settings of squares have no 'step'"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_whole_number_is_a_fraction():
 
 
 def test_no_such_scale():
-    with pytest.raises(ValueError, match="the settings of squares have no scale 'paper', but quick"):
+    with pytest.raises(ValueError, match="the settings of squares have no scale 'paper'; choose from quick"):
         at_scale(SHIPPED, "paper")
 
 
@@ -111,9 +111,12 @@ def test_a_changed_copy(tmp_path, squares, monkeypatch, capsys):
     [
         (None, "mine.toml cannot be read"),
         ("a = ", "mine.toml cannot be read"),
-        ("factor = 4.0", 'mine.toml must say whose settings it changes, as in name = "ijcnn1"'),
-        ('name = "even"', "--config changes settings of small, odd, got 'even'"),
-        ('name = "odd"\nfactors = 4.0', "the settings of odd have no 'factors', but kind, key, name, claim, numbers"),
+        ("factor = 4.0", 'mine.toml must name the experiment whose settings it changes, as in name = "ijcnn1"'),
+        ('name = "even"', "the name in a --config file must be among small, odd; got 'even'"),
+        (
+            'name = "odd"\nfactors = 4.0',
+            "the settings of odd have no 'factors'; choose from kind, key, name, claim, numbers",
+        ),
     ],
 )
 def test_a_bad_file_is_refused_with_a_sentence(tmp_path, squares, capsys, text, message):

@@ -24,7 +24,7 @@ def colours(axes):
     lines = [line for ax in axes for line in ax.get_lines() if not line.get_label().startswith("_")]
     found = {line.get_label(): line.get_color() for line in lines}
     assert {(line.get_label(), line.get_color()) for line in lines} == set(found.items())
-    return {name: colour for name, colour in found.items() if name.split(":")[0] in figures.METHODS}
+    return {name: colour for name, colour in found.items() if name.split(":")[0] in figures.METHOD_STYLES}
 
 
 def expected(methods):

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 from fcco.cli import main
 from fcco_reproduce import Scale, run_study
-from fcco_reproduce._methods import Setting, as_published, as_tuned, grid, rates
+from fcco_reproduce._methods import MethodSettings, as_published, as_tuned, grid, rates
 from fcco_reproduce.datasets import Split
 from fcco_reproduce.push import STUDY, _boosting, _comparison, _data, _descent, _tuning, _verdict
 
@@ -119,7 +119,7 @@ def test_moap_as_coded_is_bsgd_between_visits(cancer, data):
 
 def test_tuned_runs_are_the_librarys():
     """The paper's methods: SOX before the update, momentum where a method has it, MOAP with n/B1."""
-    assert as_tuned("SOX", lr=0.1, gamma=0.5, **FIXED) == Setting("sox", 0.1, 0.5, 0.1, **FIXED)
+    assert as_tuned("SOX", lr=0.1, gamma=0.5, **FIXED) == MethodSettings("sox", 0.1, 0.5, 0.1, **FIXED)
     assert as_tuned("SOAP", lr=0.1, gamma=0.5, **FIXED).beta == 1.0
     form = _descent.make_form(as_tuned("MOAP", lr=0.1, gamma=0.5, **FIXED), n_outer=96)
     assert form.n_outer == 96
@@ -205,7 +205,7 @@ def test_a_loss_agrees_within_two_deviations_or_as_printed(method, losses, agree
 
 
 def test_a_run_that_diverges_is_said_to(cancer):
-    setting = Setting("bsgd", lr=1e6, gamma=1.0, beta=1.0, **FIXED)
+    setting = MethodSettings("bsgd", lr=1e6, gamma=1.0, beta=1.0, **FIXED)
     found = _descent.repeat(cancer, setting, decay=1e-3, seeds=1, steps=6, every=5)
     assert found["losses"][0][-1] is None
     assert found["objectives"] == [None]

@@ -11,7 +11,7 @@ from fcco_reproduce import Scale
 from fcco_reproduce.quick import STUDY
 from fcco_reproduce.quick._compare import compare, judge, row
 from fcco_reproduce.quick._objectives import PENALTY, Batch, P, make, neighbours
-from fcco_reproduce.quick._runs import Runs, optimum
+from fcco_reproduce.quick._runs import RunsByRate, optimum
 
 
 def breast_cancer():
@@ -78,7 +78,7 @@ def test_a_run_is_the_loop_that_a_user_would_write():
     """One run of SOX on p-norm push, against fcco.losses on the same batches."""
     x, y = breast_cancer()
     made = make("p-norm push", torch.float64)
-    runs = Runs(made, "SOX", (0.003, 0.01), torch.zeros(2, 1, 10, dtype=torch.float64), steps=30, batch=4)
+    runs = RunsByRate(made, "SOX", (0.003, 0.01), torch.zeros(2, 1, 10, dtype=torch.float64), steps=30, batch=4)
     draws, draw = [], runs._draw
     runs._draw = lambda: draws.append(draw()) or draws[-1]
     for _ in range(30):
@@ -99,8 +99,8 @@ def test_a_run_is_the_loop_that_a_user_would_write():
 
 def test_a_run_that_diverges_leaves_the_others_alone():
     made, starts = make("p-norm push"), torch.zeros(2, 1, 10)
-    alone = Runs(made, "SOAP", (0.003,), starts, steps=200, batch=4)
-    beside = Runs(made, "SOAP", (0.003, 30.0), starts, steps=200, batch=4)
+    alone = RunsByRate(made, "SOAP", (0.003,), starts, steps=200, batch=4)
+    beside = RunsByRate(made, "SOAP", (0.003, 30.0), starts, steps=200, batch=4)
     for _ in range(200):
         alone.step()
         beside.step()

@@ -97,11 +97,11 @@ def test_the_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--only", "i,vii"], "--only names experiments of i, ii, iii, iv, v, vi, got 'vii'"),
-        (["--seeds", "1"], "--seeds must be at least 2, for a spread, got 1"),
-        (["--workers", "0"], "workers must be at least 1, got 0"),
-        (["--scale", "paper"], "--quick is --scale quick, and cannot be --scale paper too"),
-        (["--device", "cuda"], "theory runs on cpu, got --device cuda"),
+        (["--only", "i,vii"], "--only must be among i, ii, iii, iv, v, vi; got 'vii'"),
+        (["--seeds", "1"], "--seeds must be at least 2, to estimate the spread; got 1"),
+        (["--workers", "0"], "workers must be at least 1; got 0"),
+        (["--scale", "paper"], "--quick means --scale quick; got --scale paper too, so give only one of them"),
+        (["--device", "cuda"], "--device must be cpu for the study theory; got cuda"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, capsys, options, message):

@@ -33,7 +33,7 @@ STUDY = Study(
     ),
     folder=Path(__file__).parent,
     makers={
-        "split": _sweeps.split,
+        "split": _sweeps.outer_batch,
         "batch": _sweeps.batch,
         "gamma": _sweeps.gamma,
         "methods": _comparison.experiment,

@@ -27,7 +27,7 @@ from fcco_reproduce.ap._runs import (
     skipped,
     summary,
 )
-from fcco_reproduce.ap._settings import OTHERS, TABLES, Setting, published_setting, tuned_setting
+from fcco_reproduce.ap._settings import OTHERS, TABLES, TrainingSettings, published_setting, tuned_setting
 from fcco_reproduce.ap._verdict import agrees, compare
 
 METHOD = (
@@ -52,8 +52,8 @@ METHOD = (
 )
 
 
-def settings_of(settings: Settings, data: str) -> list[Setting]:
-    """The whole grid of every method, and the authors' rates where they are asked for."""
+def settings_of(settings: Settings, data: str) -> list[TrainingSettings]:
+    """Return the whole grid of every method, and the authors' rates where they are asked for."""
     tuning = settings["tuning"]
     some = [tuned_setting(method, *pair) for method in TABLES for pair in grid(method, **tuning)]
     some += [tuned_setting(method, lr, 1.0) for method in OTHERS for lr in tuning["lr"]]
@@ -66,22 +66,22 @@ def settings_of(settings: Settings, data: str) -> list[Setting]:
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """All of them, on all data sets."""
+    """Return the jobs of all methods on all data sets."""
     return jobs_of(settings, scale, {data: settings_of(settings, data) for data in data_at_hand(settings)})
 
 
-Chosen = dict[tuple[str, str], tuple[Setting, list[Result]]]
+Chosen = dict[tuple[str, str], tuple[TrainingSettings, list[Result]]]
 
 
 def at_stop(runs: list[Result], measure: str = "validation AP") -> float:
-    """A measure where the validation loss was least, in the mean over seeds."""
+    """Return a measure where the validation loss was least, in the mean over seeds."""
     return float(np.mean([p[measure] for run in runs for p in run["history"] if p["step"] == run["stopped"]]))
 
 
 def chosen(
     results: list[Result], settings: Settings, data: str, score: Callable[[list[Result]], float] = at_stop
 ) -> Chosen:
-    """By block and method, the setting that has the highest score, and its runs; one that diverged is out."""
+    """Return the setting with the highest score, and its runs, by block and method, without those that diverged."""
     found: Chosen = {}
     best: dict[tuple[str, str], float] = {}
     for setting in settings_of(settings, data):
@@ -102,7 +102,7 @@ def _by_speed(runs: list[Result]) -> float:
 
 
 def other_choices(results: list[Result], settings: Settings, data: str) -> str:
-    """What comes of choosing the pair by something else."""
+    """Return a sentence on what choosing the pair by other measures would give."""
 
     def ends(score: Callable[[list[Result]], float], key: str, std: str, sign: int) -> str:
         shown = chosen(results, settings, data, score)
@@ -119,7 +119,7 @@ def other_choices(results: list[Result], settings: Settings, data: str) -> str:
 
 
 def judge(results: list[Any], settings: Settings) -> Finding:
-    """The table, and what it says."""
+    """Return the finding: the table and its verdict."""
     rows: list[Row] = []
     for data in dict.fromkeys(result["data"] for result in results):
         rows += [
@@ -131,7 +131,7 @@ def judge(results: list[Any], settings: Settings) -> Finding:
     return Finding(rows, agrees(rows), verdict)
 
 
-def _row(data: str, block: str, setting: Setting, runs: list[Result], paper: dict[str, Any]) -> Row:
+def _row(data: str, block: str, setting: TrainingSettings, runs: list[Result], paper: dict[str, Any]) -> Row:
     found = summary(runs)
     row: Row = {"data": data, "block": block, "method": setting.method, "lr": setting.lr}
     row |= {"gamma": setting.gamma if setting.method in TABLES[1:] else None, "beta": setting.beta}
@@ -146,7 +146,7 @@ def _row(data: str, block: str, setting: Setting, runs: list[Result], paper: dic
 
 
 def draw(results: list[Any], settings: Settings) -> Any:
-    """Train loss, train AP and test AP of every method as it is shown."""
+    """Draw train loss, train AP and test AP of every method as it is shown."""
     names = list(dict.fromkeys(result["data"] for result in results))
     figure, axes = new_figure(3 * len(names), width=3.8)
     for k, data in enumerate(names):
@@ -159,7 +159,7 @@ def draw(results: list[Any], settings: Settings) -> Any:
 
 
 def _draw_tests(ax: Any, shown: dict[str, list[Result]], data: str) -> None:
-    """A mark for every seed, and a line at the mean."""
+    """Draw a mark for every seed, and a line at the mean."""
     for k, (method, runs) in enumerate(shown.items()):
         values, look = [run["test AP"] for run in runs], style(method)
         ax.plot(values, [k] * len(values), **{**look, "linestyle": "", "markersize": 5, "alpha": 0.7})
@@ -171,7 +171,7 @@ def _draw_tests(ax: Any, shown: dict[str, list[Result]], data: str) -> None:
 
 
 def experiment(settings: Settings) -> Experiment:
-    """The table and the curves."""
+    """Return the experiment that compares all methods."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],

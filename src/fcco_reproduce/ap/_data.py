@@ -22,9 +22,12 @@ MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 class Images:
     """Images of one part of a split.
 
-    Args:
-        padded: [n, height + 8, width + 8, 3] of uint8, with four black pixels on every side.
-        target: [n], 1 for positive.
+    Parameters
+    ----------
+    padded : Tensor
+        [n, height + 8, width + 8, 3] of uint8, with four black pixels on every side.
+    target : Tensor
+        [n], 1 for positive.
     """
 
     padded: Tensor
@@ -34,13 +37,13 @@ class Images:
         return len(self.target)
 
     def plain(self, rows: Tensor) -> Tensor:
-        """Images as they are, [B, 3, height, width]."""
+        """Return images as they are, [B, 3, height, width]."""
         height, width = (size - 2 * PADDING for size in self.padded.shape[1:3])
         centre = self.padded[rows, PADDING : PADDING + height, PADDING : PADDING + width]
         return _scaled(centre)
 
     def augmented(self, rows: Tensor, generator: torch.Generator) -> Tensor:
-        """Images moved by up to four pixels and mirrored half of the time, [B, 3, height, width]."""
+        """Return images moved by up to four pixels and mirrored half of the time, [B, 3, height, width]."""
         height, width = (size - 2 * PADDING for size in self.padded.shape[1:3])
         moves = torch.randint(2 * PADDING + 1, (2, len(rows), 1), generator=generator)
         mirrored = torch.randint(2, (len(rows), 1), generator=generator).bool()
@@ -75,7 +78,7 @@ class Parts:
 
 @lru_cache(maxsize=2)
 def load(name: str, share: float, device: str = "cpu") -> Parts:
-    """The authors' split: the lower half of the classes against ``share`` of the upper half."""
+    """Return the authors' split: the lower half of the classes against ``share`` of the upper half."""
     if name == "made":
         return parts_of(made(), device)
     loader = LOADERS[name]
@@ -83,7 +86,7 @@ def load(name: str, share: float, device: str = "cpu") -> Parts:
 
 
 def parts_of(split: Split, device: str = "cpu") -> Parts:
-    """A split as tensors on a device."""
+    """Return a split as tensors on a device."""
     assert split.validation is not None
     return Parts(*(_images(part, device) for part in (split.train, split.validation, split.test)))
 
@@ -102,7 +105,7 @@ def made(n: int = 1_200, size: int = 8) -> Split:
 
 
 def at_hand(name: str) -> bool:
-    """Whether a set can be had: read from ``FCCO_DATA``, or downloaded."""
+    """Return whether a set can be had: read from ``FCCO_DATA``, or downloaded."""
     try:
         LOADERS[name]("test")
     except FileNotFoundError:

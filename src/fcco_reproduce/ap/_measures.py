@@ -14,11 +14,14 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class Measures:
-    """Of one part of the data.
+    """Measures of one part of the data.
 
-    Args:
-        loss: the surrogate of AP, negated, on sigmoids of the scores.
-        ap: average precision.
+    Parameters
+    ----------
+    loss : float
+        The surrogate of AP, negated, on sigmoids of the scores.
+    ap : float
+        Average precision.
     """
 
     loss: float
@@ -27,13 +30,18 @@ class Measures:
 
 @torch.no_grad()
 def measure(net: nn.Module, images: Images, negatives: int = 0, *, margin: float = 0.6) -> Measures:
-    """Measures of the network as it is used, that is in ``eval()``, on images without crops.
+    """Return measures of the network as it is used, that is in ``eval()``, on images without crops.
 
-    Args:
-        net: maps images to logits.
-        images: the part.
-        negatives: how many of them to look at, evenly over the rows, each standing for several; 0 is all.
-        margin: of the squared hinge.
+    Parameters
+    ----------
+    net : nn.Module
+        Maps images to logits.
+    images : Images
+        The part.
+    negatives : int
+        How many of them to look at, evenly over the rows, each standing for several; 0 is all.
+    margin : float
+        Of the squared hinge.
     """
     rows = _rows(images.target, negatives)
     was_training = net.training
@@ -48,7 +56,7 @@ def measure(net: nn.Module, images: Images, negatives: int = 0, *, margin: float
 
 
 def _rows(target: Tensor, negatives: int) -> Tensor:
-    """All positives, and some of the negatives."""
+    """Return all positives, and some of the negatives."""
     others = torch.nonzero(target == 0).squeeze(1)
     if negatives and negatives < len(others):
         others = others[torch.arange(negatives, device=others.device) * len(others) // negatives]
@@ -56,8 +64,10 @@ def _rows(target: Tensor, negatives: int) -> Tensor:
 
 
 def surrogate(positives: Tensor, negatives: Tensor, weight: float = 1.0, margin: float = 0.6) -> float:
-    """The negative of a surrogate of AP, with the squared hinge; each negative counts ``weight`` times.
+    """Return the negative of a surrogate of AP, with the squared hinge; each negative counts ``weight`` times.
 
+    Examples
+    --------
     >>> surrogate(torch.tensor([1.0]), torch.tensor([1.0]), weight=3.0)  # one positive, three negatives at its level
     -0.25
     """
@@ -71,8 +81,10 @@ def surrogate(positives: Tensor, negatives: Tensor, weight: float = 1.0, margin:
 
 
 def average_precision(positives: Tensor, negatives: Tensor, weight: float = 1.0) -> float:
-    """AP, as scikit-learn has it; each negative counts ``weight`` times.
+    """Return AP, as scikit-learn has it; each negative counts ``weight`` times.
 
+    Examples
+    --------
     >>> average_precision(torch.tensor([2.0, 0.0]), torch.tensor([1.0]), weight=2.0)  # precision 1, and 2 of 4
     0.75
     """

@@ -25,19 +25,28 @@ class _Block(nn.Module):
 class ResNet(nn.Module):
     """Scores of images [B, 3, height, width].
 
-    Args:
-        widths: channels of each stage; every stage but the first halves the image.
-        blocks: residual blocks of each stage.
-        outputs: scores of an image; with one of them, the result is [B], else [B, outputs].
-        stride: of the first convolution: 2 halves the image at once, and the cost by four.
+    Parameters
+    ----------
+    widths : tuple of int
+        Channels of each stage; every stage but the first halves the image.
+    blocks : tuple of int
+        Residual blocks of each stage.
+    outputs : int
+        Scores of an image; with one of them, the result is [B], else [B, outputs].
+    stride : int
+        Of the first convolution: 2 halves the image at once, and the cost by four.
 
     The ResNet-18 of the paper is ``ResNet((64, 128, 256, 512), (2, 2, 2, 2))``, its ResNet-34 has the blocks 3, 4, 6
     and 3.
 
+    Examples
+    --------
     >>> sum(p.numel() for p in ResNet((64, 128, 256, 512), (2, 2, 2, 2), outputs=10).parameters())
     11173962
 
-    Reference: He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016.
+    References
+    ----------
+    He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016.
     """
 
     def __init__(self, widths: tuple[int, ...], blocks: tuple[int, ...], *, outputs: int = 1, stride: int = 1) -> None:
@@ -54,7 +63,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(before, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scores."""
+        """Return the scores."""
         features = self.stages(F.relu(self.stem_norm(self.stem(x)))).mean((2, 3))
         return self.head(features).squeeze(1) if self.head.out_features == 1 else self.head(features)
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from fcco_reproduce._config import Settings
-from fcco_reproduce._figures import METHODS, band, finish
+from fcco_reproduce._figures import METHOD_STYLES, band, finish
 from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.ap._data import at_hand
-from fcco_reproduce.ap._settings import Setting, as_training
+from fcco_reproduce.ap._settings import TrainingSettings, as_training
 from fcco_reproduce.ap._training import Place, train
 
 Result = dict[str, Any]
@@ -25,14 +25,14 @@ MISSING = " CIFAR-100 is not shown, since its files could not be had where this 
 def run_one(
     *, data: str, settings: Settings, setting: dict[str, Any], seed: int, device: str, folder: str | None = None
 ) -> Result:
-    """A setting with one seed."""
+    """Train one setting with one seed."""
     place = Place(device, None if folder is None else Path(folder))
-    run = train(as_training(settings, data), Setting(**setting), seed, place)
+    run = train(as_training(settings, data), TrainingSettings(**setting), seed, place)
     return {"data": data, "setting": setting, "seed": seed, **run}
 
 
-def jobs_of(settings: Settings, scale: Scale, wanted: dict[str, Iterable[Setting]]) -> list[Job]:
-    """A job for every data set, setting and seed; seeds alternate, so that workers begin with different ones."""
+def jobs_of(settings: Settings, scale: Scale, wanted: dict[str, Iterable[TrainingSettings]]) -> list[Job]:
+    """Return a job for every data set, setting and seed; seeds alternate, so that workers begin with different ones."""
     place = {"folder": None if scale.folder is None else str(scale.folder)}
     return [
         Job(
@@ -49,34 +49,34 @@ def jobs_of(settings: Settings, scale: Scale, wanted: dict[str, Iterable[Setting
 
 
 def network_of(settings: Settings) -> str:
-    """Which network a figure is of, in a few words."""
+    """Return a short description of the network."""
     widths = settings["training"]["widths"]
     return f"ResNet of {widths[0]} to {widths[-1]} channels"
 
 
 def data_at_hand(settings: Settings) -> list[str]:
-    """The data sets of a study, without CIFAR-100 where it cannot be had."""
+    """Return the data sets of a study, without CIFAR-100 if it is not available."""
     return [name for name in settings["data"] if name != "cifar100" or at_hand(name)]
 
 
 def skipped(settings: Settings, results: Sequence[Result]) -> str:
-    """A sentence on what was left out."""
+    """Return a sentence on what was left out."""
     return MISSING if "cifar100" in settings["data"] and not any(r["data"] == "cifar100" for r in results) else ""
 
 
-def runs_of(results: Sequence[Result], data: str, setting: Setting) -> list[Result]:
-    """All seeds of a setting."""
+def runs_of(results: Sequence[Result], data: str, setting: TrainingSettings) -> list[Result]:
+    """Return the results of all seeds of a setting."""
     wanted = asdict(setting)
     return [result for result in results if result["data"] == data and result["setting"] == wanted]
 
 
 def curves(runs: Sequence[Result], key: str) -> Any:
-    """A measure [runs, points] of the runs that came to their end."""
+    """Return a measure [runs, points] of the runs that did not diverge."""
     return np.array([[point[key] for point in run["history"]] for run in runs if not run["diverged"]])
 
 
 def steps(runs: Sequence[Result]) -> list[int]:
-    """Where it was measured."""
+    """Return the steps at which runs were measured."""
     whole = next(run for run in runs if not run["diverged"])
     return [point["step"] for point in whole["history"]]
 
@@ -84,6 +84,8 @@ def steps(runs: Sequence[Result]) -> list[int]:
 def mean_and_std(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Of the runs themselves, as in the paper; None if one is missing.
 
+    Examples
+    --------
     >>> mean_and_std([1.0, 3.0]), mean_and_std([1.0, None])
     ((2.0, 1.0), (None, None))
     """
@@ -92,7 +94,7 @@ def mean_and_std(values: Sequence[float | None]) -> tuple[float | None, float | 
 
 
 def summary(runs: Sequence[Result]) -> Row:
-    """How fast a setting was, and where it came to."""
+    """Return how fast the loss of a setting fell, and its final measures."""
     last: list[Any] = [None if run["diverged"] else run["history"][-1] for run in runs]
     row: Row = {}
     # The mean over the run, which is the lower the faster the loss falls.
@@ -107,10 +109,10 @@ def summary(runs: Sequence[Result]) -> Row:
 
 
 def draw_curves(axes: Sequence[Any], labelled: dict[str, list[Result]], title: str) -> None:
-    """Train loss and train AP by iterations, on two panels, of which the first has the legend of both."""
+    """Draw train loss and train AP by iterations, on two panels, of which the first has the legend of both."""
     for ax, key in zip(axes, ("train loss", "train AP"), strict=True):
         for k, (label, runs) in enumerate(labelled.items()):
-            line = label if label in METHODS else k
+            line = label if label in METHOD_STYLES else k
             if any(not run["diverged"] for run in runs):
                 # A name that begins with an underscore is in no legend.
                 band(ax, steps(runs), curves(runs, key), label if ax is axes[0] else f"_{label}", line)
@@ -118,5 +120,5 @@ def draw_curves(axes: Sequence[Any], labelled: dict[str, list[Result]], title: s
 
 
 def number(mean: float | None, std: float | None = None) -> str:
-    """A mean and its deviation in words."""
+    """Return a mean and its deviation in words."""
     return "divergence" if mean is None else f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")

@@ -13,7 +13,7 @@ from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.ap._runs import data_at_hand, draw_curves, jobs_of, network_of, number, runs_of, skipped, summary
-from fcco_reproduce.ap._settings import Setting, tuned_setting
+from fcco_reproduce.ap._settings import TrainingSettings, tuned_setting
 
 MEASURES = (
     " Loss and AP are of the training set, by the network as it is used (`eval()`, no crops). 'mean train loss' is the "
@@ -29,32 +29,38 @@ MOMENTUM = "1, at the updated row"
 class Sweep:
     """What varies, and what the paper says of it.
 
-    Args:
-        settings: of the file.
-        column: what the varied number is called.
-        vary: the settings by the varied number, from SOX's on a data set.
-        holds: whether the claim was observed, given the mean train losses by the varied number.
-        claim, method: see :class:`~fcco_reproduce.Experiment`.
+    Parameters
+    ----------
+    settings : Settings
+        Of the file.
+    column : str
+        What the varied number is called.
+    vary : callable
+        The settings by the varied number, from SOX's on a data set.
+    holds : callable
+        Whether the claim was observed, given the mean train losses by the varied number.
+    claim, method : str
+        See :class:`~fcco_reproduce.Experiment`.
     """
 
     settings: Settings
     column: str
-    vary: Callable[[Setting], dict[Any, Setting]]
+    vary: Callable[[TrainingSettings], dict[Any, TrainingSettings]]
     holds: Callable[[dict[Any, float]], bool]
     claim: str
     method: str
 
-    def settings_of(self, data: str) -> dict[Any, Setting]:
+    def settings_of(self, data: str) -> dict[Any, TrainingSettings]:
         """By the number that varies."""
         return self.vary(tuned_setting("SOX", **self.settings["sox"][data]))
 
     def jobs(self, scale: Scale) -> list[Job]:
-        """All numbers, on all data sets."""
+        """Return the jobs for all values of the varied number on all data sets."""
         names = data_at_hand(self.settings)
         return jobs_of(self.settings, scale, {data: self.settings_of(data).values() for data in names})
 
     def judge(self, results: list[Any]) -> Finding:
-        """How fast, by the number that varies."""
+        """Return the finding: how fast the loss falls, by the varied number."""
         rows: list[Row] = []
         parts, holds = [], True
         for data in dict.fromkeys(result["data"] for result in results):
@@ -80,7 +86,7 @@ class Sweep:
         return figure
 
     def experiment(self) -> Experiment:
-        """The whole."""
+        """Return the experiment."""
         key, name = self.settings["key"], self.settings["name"]
         text = self.method + MEASURES
         return Experiment(key, name, self.claim, text, self.jobs, self.judge, self.draw, self.settings)
@@ -97,10 +103,10 @@ def _sentence(data: str, column: str, found: dict[Any, Row]) -> str:
     return f"{data}, mean train loss by {column}, fastest first: {fastest}. Test AP, best first: {tests}."
 
 
-def split(settings: Settings) -> Experiment:
-    """B1 by itself, at the same B."""
+def outer_batch(settings: Settings) -> Experiment:
+    """Return the experiment that varies B1 at the same B."""
 
-    def vary(sox: Setting) -> dict[Any, Setting]:
+    def vary(sox: TrainingSettings) -> dict[Any, TrainingSettings]:
         total = settings["batch"]
         return {count: replace(sox, positives=count, negatives=total - count) for count in settings["positives"]}
 
@@ -116,9 +122,9 @@ def split(settings: Settings) -> Experiment:
 
 
 def batch(settings: Settings) -> Experiment:
-    """B by itself, split in halves."""
+    """Return the experiment that varies B, split in halves."""
 
-    def vary(sox: Setting) -> dict[Any, Setting]:
+    def vary(sox: TrainingSettings) -> dict[Any, TrainingSettings]:
         return {total: replace(sox, positives=total // 2, negatives=total // 2) for total in settings["batches"]}
 
     return Sweep(
@@ -133,11 +139,11 @@ def batch(settings: Settings) -> Experiment:
 
 
 def gamma(settings: Settings) -> Experiment:
-    """gamma by itself."""
+    """Return the experiment that varies gamma."""
 
-    def vary(sox: Setting) -> dict[Any, Setting]:
-        some: dict[Any, Setting] = {rate: replace(sox, gamma=rate) for rate in settings["gammas"]}
-        return some | {MOMENTUM: Setting("BSGD", sox.lr, 1.0, sox.beta)}
+    def vary(sox: TrainingSettings) -> dict[Any, TrainingSettings]:
+        some: dict[Any, TrainingSettings] = {rate: replace(sox, gamma=rate) for rate in settings["gammas"]}
+        return some | {MOMENTUM: TrainingSettings("BSGD", sox.lr, 1.0, sox.beta)}
 
     return Sweep(
         settings,

@@ -25,7 +25,7 @@ from fcco_reproduce._digest import digest
 from fcco_reproduce.ap._data import Images, Parts, load
 from fcco_reproduce.ap._measures import measure
 from fcco_reproduce.ap._network import ResNet
-from fcco_reproduce.ap._settings import CROSS_ENTROPY, IN_BATCH, Setting, Training
+from fcco_reproduce.ap._settings import CROSS_ENTROPY, IN_BATCH, Training, TrainingSettings
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 SAVE_AFTER = 60.0  # seconds between two checkpoints
@@ -36,10 +36,14 @@ _code = cache(digest)
 class Place:
     """Where work is done: the results do not depend on it, up to rounding.
 
-    Args:
-        device: of PyTorch.
-        folder: of pre-trained networks and checkpoints; None keeps neither.
-        save_after: seconds between two checkpoints of a run.
+    Parameters
+    ----------
+    device : str
+        Of PyTorch.
+    folder : Path or None
+        Of pre-trained networks and checkpoints; None keeps neither.
+    save_after : float
+        Seconds between two checkpoints of a run.
     """
 
     device: str = "cpu"
@@ -47,19 +51,19 @@ class Place:
     save_after: float = SAVE_AFTER
 
     def file(self, kind: str, **what: Any) -> Path | None:
-        """Where something is kept, by what it depends on."""
+        """Return the path of a file that is named by what its content depends on."""
         digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
         return None if self.folder is None else self.folder / f"{kind}-{digest}.pt"
 
 
 def network(training: Training, place: Place) -> ResNet:
-    """A new one, in the memory format of the images."""
+    """Return a new network in the memory format of the images."""
     net = ResNet(training.widths, training.blocks, stride=training.stride)
     return net.to(place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def loss_of(setting: Setting, training: Training, target: Tensor) -> nn.Module:
-    """A module that is called with logits, targets and rows."""
+def loss_of(setting: TrainingSettings, training: Training, target: Tensor) -> nn.Module:
+    """Return a module that is called with logits, targets and rows."""
     if setting.method == CROSS_ENTROPY:
         return _CrossEntropy()
     if setting.method == IN_BATCH:
@@ -98,14 +102,14 @@ class _OfSigmoids(nn.Module):
 
 
 def _rate(lr: float, step: int, steps: int) -> float:
-    """A tenth of lr from half of the steps on, a hundredth from three quarters on."""
+    """Return the learning rate of a step: a tenth of lr after half of the steps, a hundredth after three quarters."""
     return lr * (0.1 if 2 * step >= steps else 1.0) * (0.1 if 4 * step >= 3 * steps else 1.0)
 
 
 def _descend(
     net: nn.Module, optimizer: MovingAverageSGD, loss_fn: Loss, images: Images, rows: Tensor, seed: int
 ) -> bool:
-    """A step, with crops by the seed; False, and no step, if the scores are no numbers any more."""
+    """Take a step with crops drawn by the seed; return False, without a step, if the scores are not finite."""
     generator = torch.Generator().manual_seed(seed)
     rows = rows.to(images.target.device)
     optimizer.zero_grad()
@@ -118,7 +122,7 @@ def _descend(
 
 
 def _crop_seed(seed: int, step: int) -> int:
-    """Another one for every step, so that a resumed run has the same crops."""
+    """Return a seed for the crops of a step, so that a resumed run draws the same crops."""
     return int(np.random.SeedSequence([seed, step % 2**32]).generate_state(1)[0])
 
 
@@ -138,7 +142,7 @@ def _save(state: dict[str, Any], path: Path | None) -> None:
 
 
 @dataclass
-class _Run:
+class _TrainingState:
     """Everything that changes during a run."""
 
     net: ResNet
@@ -166,21 +170,24 @@ class _Run:
 class _Checkpoint:
     """A file from which a run goes on, written now and then.
 
-    Args:
-        path: of the file; None for none.
-        place: how often, and where it is loaded to.
+    Parameters
+    ----------
+    path : Path or None
+        Of the file; None for none.
+    place : Place
+        How often, and where it is loaded to.
     """
 
     def __init__(self, path: Path | None, place: Place) -> None:
         self.path, self.place, self.saved = path, place, time.monotonic()
 
-    def resumed(self, run: _Run) -> _Run:
-        """The run, where it was when it was last saved."""
+    def resumed(self, run: _TrainingState) -> _TrainingState:
+        """Return the run as it was last saved."""
         if self.path is not None and self.path.exists():
             run.load_state_dict(torch.load(self.path, map_location=self.place.device, weights_only=True))
         return run
 
-    def save(self, run: _Run) -> None:
+    def save(self, run: _TrainingState) -> None:
         """Write the file, if it is time to."""
         if self.path is not None and time.monotonic() - self.saved >= self.place.save_after:
             _save(run.state_dict(), self.path)
@@ -192,12 +199,17 @@ class _Checkpoint:
             self.path.unlink(missing_ok=True)
 
 
-def _optimizer(net: nn.Module, setting: Setting, training: Training) -> MovingAverageSGD:
+def _optimizer(net: nn.Module, setting: TrainingSettings, training: Training) -> MovingAverageSGD:
     return MovingAverageSGD(net.parameters(), lr=setting.lr, beta=setting.beta, weight_decay=training.decay)
 
 
 def _steps(
-    run: _Run, images: Images, setting: Setting, seed: int, last: int, crops: Callable[[int], int] = lambda step: step
+    run: _TrainingState,
+    images: Images,
+    setting: TrainingSettings,
+    seed: int,
+    last: int,
+    crops: Callable[[int], int] = lambda step: step,
 ) -> Iterator[int]:
     """Take the steps that are left, and tell after each how many have been; end before a run that diverged does."""
     for rows in _batches(images.target, setting, seed, first=run.step, last=last):
@@ -209,7 +221,7 @@ def _steps(
 
 
 def pretrained(training: Training, seed: int, place: Place) -> dict[str, Any]:
-    """The weights after cross entropy on balanced batches, of which a file is kept."""
+    """Return the weights after pre-training with cross entropy on balanced batches, cached in a file."""
     what = {
         key: value for key, value in asdict(training).items() if key not in ("steps", "every", "measured", "margin")
     }
@@ -218,9 +230,9 @@ def pretrained(training: Training, seed: int, place: Place) -> dict[str, Any]:
         return torch.load(path, map_location=place.device, weights_only=True)
     torch.manual_seed(seed)
     images, net = load(training.data, training.share, place.device).train, network(training, place)
-    setting = Setting(CROSS_ENTROPY, training.first_lr)
+    setting = TrainingSettings(CROSS_ENTROPY, training.first_lr)
     checkpoint = _Checkpoint(None if path is None else path.with_suffix(".unfinished"), place)
-    run = checkpoint.resumed(_Run(net, _optimizer(net, setting, training), _CrossEntropy()))
+    run = checkpoint.resumed(_TrainingState(net, _optimizer(net, setting, training), _CrossEntropy()))
     # Other crops than those of the run that follows.
     for _ in _steps(run, images, setting, seed, training.first_steps, crops=lambda step: -1 - step):
         checkpoint.save(run)
@@ -229,10 +241,12 @@ def pretrained(training: Training, seed: int, place: Place) -> dict[str, Any]:
     return net.state_dict()
 
 
-def train(training: Training, setting: Setting, seed: int, place: Place) -> dict[str, Any]:
-    """A run, measured on the way; the weights with the least validation loss are those that are tested.
+def train(training: Training, setting: TrainingSettings, seed: int, place: Place) -> dict[str, Any]:
+    """Train once and return the measurements; the weights with the least validation loss are tested.
 
-    Returns:
+    Returns
+    -------
+    dict
         ``history``, a list of measures from the start on; ``stopped``, at which step the validation loss was least, and
         ``epochs``, the passes over the negatives until then; ``test AP`` there and ``last test AP`` at the end;
         ``diverged``, whether the scores ceased to be numbers before it; ``seconds`` of processor time.
@@ -252,19 +266,19 @@ def train(training: Training, setting: Setting, seed: int, place: Place) -> dict
     return result | {"last test AP": last, "diverged": diverged, "seconds": run.seconds}
 
 
-def _begin(training: Training, setting: Setting, seed: int, place: Place, parts: Parts) -> _Run:
+def _begin(training: Training, setting: TrainingSettings, seed: int, place: Place, parts: Parts) -> _TrainingState:
     weights = pretrained(training, seed, place)
     torch.manual_seed(seed)
     net = network(training, place)
     weights = {**weights, **{f"head.{key}": value for key, value in net.head.state_dict().items()}}
     net.load_state_dict(weights)
-    return _Run(
+    return _TrainingState(
         net, _optimizer(net, setting, training), loss_of(setting, training, parts.train.target).to(place.device)
     )
 
 
 def _continue(
-    run: _Run, parts: Parts, training: Training, setting: Setting, seed: int, checkpoint: _Checkpoint
+    run: _TrainingState, parts: Parts, training: Training, setting: TrainingSettings, seed: int, checkpoint: _Checkpoint
 ) -> None:
     """The steps that are left, with measurements among them."""
     begun, before = time.process_time(), run.seconds
@@ -277,8 +291,8 @@ def _continue(
             checkpoint.save(run)
 
 
-def _batches(target: Tensor, setting: Setting, seed: int, *, first: int, last: int) -> Iterator[Tensor]:
-    """Rows of the steps from ``first`` on; an epoch is a pass over the negatives."""
+def _batches(target: Tensor, setting: TrainingSettings, seed: int, *, first: int, last: int) -> Iterator[Tensor]:
+    """Yield the rows of every step from ``first`` on; an epoch is a pass over the negatives."""
     sampler = PositiveNegativeSampler(
         target.cpu().numpy(), setting.positives, setting.negatives, outer="negative", drop_last=True, seed=seed
     )
@@ -294,7 +308,7 @@ def _batches(target: Tensor, setting: Setting, seed: int, *, first: int, last: i
             return
 
 
-def _look(run: _Run, parts: Parts, training: Training) -> None:
+def _look(run: _TrainingState, parts: Parts, training: Training) -> None:
     """Measure, and keep the weights if the validation loss is the least so far."""
     train = measure(run.net, parts.train, training.measured, margin=training.margin)
     validation = measure(run.net, parts.validation, training.measured, margin=training.margin)

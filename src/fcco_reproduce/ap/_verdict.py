@@ -11,18 +11,18 @@ from fcco_reproduce.ap._settings import CROSS_ENTROPY, TABLES
 
 
 def _groups(rows: list[Row]) -> list[list[Row]]:
-    """Rows of a data set and a block."""
+    """Return the rows of every data set and block."""
     places = dict.fromkeys((row["data"], row["block"]) for row in rows)
     return [[row for row in rows if (row["data"], row["block"]) == place] for place in places]
 
 
 def _by_test(rows: list[Row]) -> list[Row]:
-    """Best first."""
+    """Return the rows, best test AP first."""
     return sorted(rows, key=lambda row: -row["test AP"])
 
 
 def _by_speed(rows: list[Row]) -> list[Row]:
-    """Fastest first; one that diverged is last."""
+    """Return the rows, fastest first; those that diverged come last."""
     return sorted(rows, key=lambda row: 1.0 if row["mean train loss"] is None else row["mean train loss"])
 
 
@@ -33,7 +33,7 @@ def agrees(rows: list[Row]) -> bool:
 
 
 def compare(rows: list[Row], tuning: dict[str, Any]) -> str:
-    """On the order of the methods, on what is not of the paper, and on the grid."""
+    """Return paragraphs on the order of the methods, on what is not of the paper, and on the grid."""
     parts = [" ".join(filter(None, (_tests(some), _speed(some), _others(some)))) for some in _groups(rows)]
     return "\n\n".join([*parts, f"{_paper(rows)} {_edges(rows, tuning)}"])
 
@@ -57,7 +57,7 @@ def _speed(rows: list[Row]) -> str:
 
 
 def _others(rows: list[Row]) -> str:
-    """Whether the paper's methods beat cross entropy."""
+    """Return whether the paper's methods beat cross entropy."""
     entropy = next((row for row in rows if row["method"] == CROSS_ENTROPY), None)
     if entropy is None:
         return ""

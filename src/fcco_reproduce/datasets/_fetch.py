@@ -1,4 +1,4 @@
-"""Finding a file: under the folder that ``FCCO_DATA`` names, or in the cache, downloaded once and verified."""
+"""Find a file in the folder that ``FCCO_DATA`` names, or in the cache, downloaded once and verified."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _DAY = 24 * 60 * 60
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: the platform's cache folder (``$XDG_CACHE_HOME/fcco`` or ``~/.cache/fcco`` on Linux).
+    """Return the folder of downloads, in the platform's cache: ``$XDG_CACHE_HOME/fcco`` or ``~/.cache/fcco`` on Linux.
 
+    Examples
+    --------
     >>> cache_folder().name
     'fcco'
     """
@@ -33,18 +35,22 @@ def cache_folder() -> Path:
 
 
 def held(path: str) -> bool:
-    """Whether ``FCCO_DATA`` is set and its folder has this file of the registry."""
+    """Return whether ``FCCO_DATA`` is set and its folder has this file of the registry."""
     return _under_fcco_data(FILES[path]) is not None
 
 
 def locate(path: str) -> Source:
-    """A file of the registry, verified: from ``FCCO_DATA`` if that is set, else from the cache or the web.
+    """Return a verified file of the registry, from ``FCCO_DATA`` if that is set, else from the cache or the web.
 
-    Raises:
-        FileNotFoundError: ``FCCO_DATA`` is set, and has no such file; or it is not, and the file was never published,
-            or has no known checksum.
-        DamagedFileError: the file is not the published one.
-        OSError: it could not be downloaded.
+    Raises
+    ------
+    FileNotFoundError
+        If ``FCCO_DATA`` is set and its folder has no such file; or if it is not set, and the file was never published
+        or has no known checksum.
+    DamagedFileError
+        If the file is not the published one.
+    OSError
+        If it could not be downloaded.
     """
     file = FILES[path]
     if os.environ.get("FCCO_DATA"):
@@ -72,16 +78,22 @@ def _advice(file: File) -> str:
 
 
 def verify(path: Path, file: File, downloaded: bool = False) -> State:
-    """How far the file at ``path`` is known to be ``file``.
+    """Return how far the file at ``path`` is known to be ``file``.
 
-    Args:
-        path: to read.
-        file: what it should be.
-        downloaded: then it must be the published file; what a user has put there may also be a known copy, or have no
-            known checksum.
+    Parameters
+    ----------
+    path : Path
+        The file to check.
+    file : File
+        The file that it should be.
+    downloaded : bool
+        Whether the file was downloaded. It must then be the published file, whereas a user's file may also be a known
+        copy or have no known checksum.
 
-    Raises:
-        DamagedFileError: it is not.
+    Raises
+    ------
+    DamagedFileError
+        If the file at ``path`` is not ``file``.
     """
     digest = _digest(path.open("rb"))
     if digest == file.sha256:
@@ -102,7 +114,7 @@ def verify(path: Path, file: File, downloaded: bool = False) -> State:
 
 
 def _check_unknown(path: Path, file: File, size: int) -> None:
-    """All that can be checked of a file of which no checksum is known."""
+    """Check the size and the rows of a file whose checksum is not known."""
     if file.size not in (None, size):
         raise DamagedFileError(f"{path} is damaged: it has {size:,} bytes, {file.size:,} were published")
     with naming(path), open_content(path) as lines:
@@ -120,14 +132,17 @@ def _digest(stream: IO[bytes]) -> str:
 
 
 def fetch(file: File, folder: Path) -> Source:
-    """``file`` in ``folder``, downloaded if it is not there, or not sound.
+    """Return ``file`` in ``folder``, after downloading it if it is missing or damaged.
 
-    A download goes to a file of another name, is verified there, and is then renamed: whoever finds the file finds it
-    whole, after whatever accident, and processes that download it at the same time do not disturb each other.
+    A download goes to a file of another name, is verified there and then renamed. The file is therefore always
+    complete, and several processes can download it at the same time.
 
-    Raises:
-        FileNotFoundError: it is not there, and has no checksum to verify a download by.
-        OSError: it could not be downloaded.
+    Raises
+    ------
+    FileNotFoundError
+        If the file is missing and has no checksum to verify a download by.
+    OSError
+        If it could not be downloaded.
     """
     path = folder / file.path
     if not (file.sha256 or file.content):
@@ -172,7 +187,7 @@ def _download(file: File, url: str, folder: Path) -> Source:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what downloads that were killed left behind, once nobody can still be writing to it."""
+    """Remove what interrupted downloads left behind more than a day ago."""
     for leftover in folder.glob("tmp*"):
         with suppress(FileNotFoundError):
             if time.time() - leftover.stat().st_mtime > _DAY:

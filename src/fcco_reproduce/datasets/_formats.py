@@ -17,17 +17,24 @@ _UBYTE = 0x08
 
 
 def read_libsvm(path: Path | str, features: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Features [n, d] of float32 and labels [n] of float64 from a LIBSVM file, compressed or not.
+    """Read features [n, d] of float32 and labels [n] of float64 from a LIBSVM file, compressed or not.
 
-        label index:value index:value ...          indices from 1, ascending; what is left out is 0
+    A line is ``label index:value index:value ...``. Indices start at 1 and ascend, and missing features are 0.
 
-    Args:
-        path: the file.
-        features: d; the largest index by default.
+    Parameters
+    ----------
+    path : Path | str
+        The file.
+    features : int or None
+        The number of features, d. The default is the largest index.
 
-    Raises:
-        DamagedFileError: a line is not of this form, or the file ends in the middle of a compressed block.
+    Raises
+    ------
+    DamagedFileError
+        If a line has another form, or the file ends in the middle of a compressed block.
 
+    Examples
+    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "two.svm"
@@ -41,20 +48,29 @@ def read_libsvm(path: Path | str, features: int | None = None) -> tuple[NDArray[
 
 
 def read_letor(path: Path | str, features: int | None = None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Features [n, d] and relevances [n] of float32, and queries [n], from a LETOR file, compressed or not.
+    """Read features [n, d] and relevances [n] of float32, and queries [n], from a LETOR file, compressed or not.
 
-        relevance qid:query index:value index:value ... # comment
+    A line is ``relevance qid:query index:value index:value ... # comment``.
 
-    Args:
-        path: the file: MQ2007, MQ2008, MSLR-WEB10K, Yahoo's, and whatever else has this form.
-        features: d; the largest index by default.
+    Parameters
+    ----------
+    path : Path | str
+        The file, such as one of MQ2007, MQ2008, MSLR-WEB10K or Yahoo's sets.
+    features : int or None
+        The number of features, d. The default is the largest index.
 
-    Returns:
-        x, relevance, and the query of each row, numbered from 0 in the order of the file.
+    Returns
+    -------
+    tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+        The features, the relevances, and the query of each row, numbered from 0 in the order of the file.
 
-    Raises:
-        DamagedFileError: a line is not of this form, or a query's rows are not consecutive.
+    Raises
+    ------
+    DamagedFileError
+        If a line has another form, or a query's rows are not consecutive.
 
+    Examples
+    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "train.txt"
@@ -83,10 +99,12 @@ def _read_svmlight(path: Path, features: int | None, queries: bool) -> tuple[NDA
 
 
 def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArray[Any]:
-    """Numbers [n, columns] of float64 from lines of text, compressed or not.
+    """Read numbers [n, columns] of float64 from lines of text, compressed or not.
 
-    Raises:
-        DamagedFileError: a line has something else than ``columns`` numbers.
+    Raises
+    ------
+    DamagedFileError
+        If a line does not have ``columns`` numbers.
     """
     with naming(path), open_content(path) as file:
         table = np.loadtxt(file, delimiter=delimiter, ndmin=2, dtype=np.float64)
@@ -96,13 +114,18 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArra
 
 
 def read_idx(path: Path | str) -> NDArray[Any]:
-    """An array of uint8 from an IDX file, the format of MNIST, compressed or not.
+    """Read an array of uint8 from an IDX file, the format of MNIST, compressed or not.
 
-        0 0 8 dimensions, each size as 4 bytes (big-endian), the values
+    The file has the bytes 0, 0, 8 and the number of dimensions, then each size in 4 bytes (big-endian), then the
+    values.
 
-    Raises:
-        DamagedFileError: the header is another one, or there are more or fewer values than it says.
+    Raises
+    ------
+    DamagedFileError
+        If the header is wrong, or the number of values is not the one that it states.
 
+    Examples
+    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "labels"

@@ -27,16 +27,24 @@ Images = NDArray[np.uint8]
 
 
 def load_cifar10(part: str = "train") -> Classification:
-    """Photographs of ten kinds of things: 32 x 32 pixels of three colours.
+    """Load CIFAR-10: photographs of 32 x 32 pixels in three colours, in ten classes.
 
-    Args:
-        part: ``"train"`` (50,000 rows) or ``"test"`` (10,000).
+    Parameters
+    ----------
+    part : str
+        ``"train"`` (50,000 rows) or ``"test"`` (10,000).
 
-    Returns:
-        x [n, 3, 32, 32] of uint8, and y.
+    Returns
+    -------
+    Classification
+        ``x`` is [n, 3, 32, 32] of uint8.
 
-    Reference: A. Krizhevsky, *Learning multiple layers of features from tiny images*, 2009.
+    References
+    ----------
+    A. Krizhevsky, *Learning multiple layers of features from tiny images*, 2009.
 
+    Examples
+    --------
     >>> data = load_cifar10("test")  # doctest: +SKIP
     >>> data.x.shape, data.classes[data.y[0]]  # doctest: +SKIP
     ((10000, 3, 32, 32), 'cat')
@@ -53,17 +61,26 @@ def load_cifar10(part: str = "train") -> Classification:
 
 
 def load_cifar100(part: str = "train", coarse: bool = False) -> Classification:
-    """Photographs of a hundred kinds of things: 32 x 32 pixels of three colours.
+    """Load CIFAR-100: photographs of 32 x 32 pixels in three colours, in a hundred classes.
 
-    Args:
-        part: ``"train"`` (50,000 rows) or ``"test"`` (10,000).
-        coarse: the twenty groups of five classes each instead.
+    Parameters
+    ----------
+    part : str
+        ``"train"`` (50,000 rows) or ``"test"`` (10,000).
+    coarse : bool
+        Whether to return the twenty groups of five classes instead of the classes.
 
-    Returns:
-        x [n, 3, 32, 32] of uint8, and y.
+    Returns
+    -------
+    Classification
+        ``x`` is [n, 3, 32, 32] of uint8.
 
-    Reference: A. Krizhevsky, *Learning multiple layers of features from tiny images*, 2009.
+    References
+    ----------
+    A. Krizhevsky, *Learning multiple layers of features from tiny images*, 2009.
 
+    Examples
+    --------
     >>> load_cifar100("validation")
     Traceback (most recent call last):
         ...
@@ -76,7 +93,7 @@ def load_cifar100(part: str = "train", coarse: bool = False) -> Classification:
 
 
 def read_cifar10(path: Path, batches: tuple[str, ...]) -> list[tuple[Images, Images]]:
-    """Images and labels of some batches, from the binary version of the published archive."""
+    """Read images and labels of some batches from the binary version of the published archive."""
     with naming(path):
         members = _members(path, {f"{batch}.bin" for batch in batches})
         found = [parse_binary(_get(members, f"{batch}.bin"), (len(CIFAR10),)) for batch in batches]
@@ -84,7 +101,7 @@ def read_cifar10(path: Path, batches: tuple[str, ...]) -> list[tuple[Images, Ima
 
 
 def read_cifar100(path: Path, part: str, coarse: bool) -> tuple[Images, Images, tuple[str, ...]]:
-    """Images, labels and the names of the classes, from the binary version of the published archive."""
+    """Read images, labels and class names from the binary version of the published archive."""
     data, names = f"{part}.bin", f"{'coarse' if coarse else 'fine'}_label_names.txt"
     with naming(path):
         members = _members(path, {data, names})
@@ -93,7 +110,7 @@ def read_cifar100(path: Path, part: str, coarse: bool) -> tuple[Images, Images, 
 
 
 def _members(path: Path, names: set[str]) -> dict[str, bytes]:
-    """Files of a tar archive by the last part of their name; nothing is written to the disk."""
+    """Read files of a tar archive, by the last part of their names, without writing to disk."""
     found = {}
     with tarfile.open(path) as archive:
         for member in archive:
@@ -111,15 +128,22 @@ def _get(members: Mapping[str, bytes], name: str) -> bytes:
 
 
 def parse_binary(data: bytes, classes: tuple[int, ...]) -> tuple[Images, Images]:
-    """Images [n, 3, 32, 32] and labels [n, k] from CIFAR's binary version: k bytes of labels, then the pixels.
+    """Return images [n, 3, 32, 32] and labels [n, k] from CIFAR's binary version: k bytes of labels, then the pixels.
 
-    Args:
-        data: n records.
-        classes: how many classes each of the k labels has.
+    Parameters
+    ----------
+    data : bytes
+        N records.
+    classes : tuple of int
+        How many classes each of the k labels has.
 
-    Raises:
-        ValueError: the data ends within a record, or a label is out of range.
+    Raises
+    ------
+    ValueError
+        If the data ends within a record, or a label is out of range.
 
+    Examples
+    --------
     >>> x, labels = parse_binary(bytes([7]) + bytes(3072), (10,))
     >>> x.shape, labels.tolist()
     ((1, 3, 32, 32), [[7]])
@@ -140,7 +164,7 @@ def _check_labels(labels: NDArray[Any], classes: NDArray[Any]) -> None:
 
 
 def read_webp(path: Path) -> tuple[Images, Images]:
-    """Images and labels of a batch that is kept as a zip of ``labels.bin`` and twenty strips of lossless WebP."""
+    """Read images and labels of a batch from a zip of ``labels.bin`` and twenty strips of lossless WebP."""
     image = import_extra("PIL.Image", "a batch of WebP images")
     with naming(path), zipfile.ZipFile(path) as archive:
         labels = np.frombuffer(archive.read("labels.bin"), np.uint8)

@@ -1,4 +1,4 @@
-"""Opening files by what they hold, not by what they are called, and naming the file in whatever goes wrong."""
+"""Open files by their content, not by their extension, and name the file in every error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_OF_ITS_FORMAT = (EOFError, ValueError, struct.error, tarfile.TarError, zipf
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors that say a file is not of its format, as ``DamagedFileError`` that names it."""
+    """Turn errors about the format of a file into a ``DamagedFileError`` that names it."""
     try:
         yield
     except DamagedFileError:
@@ -35,7 +35,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def open_content(path: Path) -> IO[bytes]:
-    """The content of a file, decompressed if it is a gzip, a bzip2, or a zip of one file."""
+    """Open a file, decompressed if it is a gzip, a bzip2 or a zip of one file."""
     with path.open("rb") as file:
         magic = file.read(4)
     if magic.startswith(b"\x1f\x8b"):
@@ -52,6 +52,6 @@ def open_content(path: Path) -> IO[bytes]:
 
 
 def check_rows(path: Path, got: int, wanted: int | None) -> None:
-    """Refuse a file that has not the published number of rows."""
+    """Raise ``DamagedFileError`` if a file does not have the published number of rows."""
     if wanted is not None and got != wanted:
         raise DamagedFileError(f"{path} has {got:,} rows, {wanted:,} were published")

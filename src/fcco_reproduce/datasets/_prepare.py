@@ -1,4 +1,4 @@
-"""The splits of the paper's experiments, as its authors made them; pure functions of the loaded data."""
+"""The splits of the paper's experiments, as its authors made them. They are pure functions of the loaded data."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ _SEED = 42
 
 
 def split_ijcnn1(data: Classification) -> Split:
-    """p-norm push on ijcnn1: a tenth for testing, features scaled to [0, 1] on train, labels flipped.
+    """Split ijcnn1 for p-norm push: a tenth for testing, features scaled to [0, 1] by the training part.
 
     The rarer label 1 becomes class 0, so that it is the outer set of p-norm push, and -1 becomes class 1.
 
-    Args:
-        data: ``load_ijcnn1("tr")``.
+    Parameters
+    ----------
+    data : Classification
+        ``load_ijcnn1("tr")``.
 
-    Returns:
-        Of 35,000 rows, 31,500 to train on and 3,500 to test on.
+    Returns
+    -------
+    Split
+        31,500 of 35,000 rows to train on, and 3,500 to test on.
 
-    Raises:
-        ValueError: there are not two classes, or class 1 is not the rarer one.
+    Raises
+    ------
+    ValueError
+        If there are not two classes, or class 1 is not the rarer one.
 
+    Examples
+    --------
     >>> data = Classification(np.arange(40.0).reshape(20, 2), np.repeat([0, 1], [15, 5]), ("-1", "1"))
     >>> split = split_ijcnn1(data)
     >>> len(split.train.y), len(split.test.y), split.train.classes
@@ -40,18 +48,25 @@ def split_ijcnn1(data: Classification) -> Split:
 
 
 def split_covtype(data: Classification, train: int = 100_000, test: int = 10_000) -> Split:
-    """p-norm push on covtype: lodgepole pine, UCI's class 2, against a tenth of the rest, scaled to [0, 1] on train.
+    """Split covtype for p-norm push: class 2 against a tenth of the rest, scaled to [0, 1] by the training part.
 
     LIBSVM's binary covtype labels UCI's class 2 with 2 and the rest with 1. Of the rest, the first tenth of the rows is
     kept, as class 0 (the outer set); all of class 2 follows, as class 1.
 
-    Args:
-        data: ``load_covtype()``.
-        train, test: rows of each part.
+    Parameters
+    ----------
+    data : Classification
+        ``load_covtype()``.
+    train, test : int
+        The number of rows of each part.
 
-    Raises:
-        ValueError: there are fewer rows than that.
+    Raises
+    ------
+    ValueError
+        If there are fewer than ``train + test`` rows.
 
+    Examples
+    --------
     >>> data = Classification(np.arange(80.0).reshape(40, 2), np.repeat([0, 1], 20), ("1", "2"))
     >>> split = split_covtype(data, train=10, test=6)
     >>> split.train.x.shape, split.test.x.shape, split.train.classes
@@ -67,12 +82,16 @@ def split_covtype(data: Classification, train: int = 100_000, test: int = 10_000
 
 
 def split_nca(data: Classification) -> Split:
-    """NCA on MNIST, USPS or Sensorless: a tenth for testing, features scaled to [0, 1] on train.
+    """Split MNIST, USPS or Sensorless for NCA: a tenth for testing, features scaled to [0, 1] by the training part.
 
-    Args:
-        data: the training part of the set; images are flattened. The authors took the rows of Sensorless in the order
-            of LIBSVM's ``Sensorless.scale``, which may not be UCI's.
+    Parameters
+    ----------
+    data : Classification
+        The training part of the set; images are flattened. The authors took the rows of Sensorless in the order
+        of LIBSVM's ``Sensorless.scale``, which may not be UCI's.
 
+    Examples
+    --------
     >>> data = Classification(np.arange(80).reshape(20, 2, 2), np.arange(20) % 2, ("a", "b"))
     >>> split = split_nca(data)
     >>> split.train.x.shape, split.test.x.shape
@@ -83,23 +102,33 @@ def split_nca(data: Classification) -> Split:
 
 
 def split_imbalanced(train: Classification, test: Classification, share: float = 0.02, seed: int = 0) -> Split:
-    """AP on CIFAR: the lower half of the classes is negative, the upper half positive and cut to ``share``.
+    """Split CIFAR for AP: the lower half of the classes is negative, the upper half positive and cut to ``share``.
 
     Of every class, a fifth of what is kept is for validation: of either CIFAR, 20,000 negatives and 400 positives are
     to train on, 5,000 and 100 to validate. The test set is whole and balanced. Which rows the authors kept was not
     published: here they are drawn with ``seed``, and kept in the order of the file.
 
-    Args:
-        train, test: the parts of the set.
-        share: of the positives that are kept.
-        seed: of the draw.
+    Parameters
+    ----------
+    train, test : Classification
+        The parts of the set.
+    share : float
+        Of the positives that are kept.
+    seed : int
+        Of the draw.
 
-    Returns:
+    Returns
+    -------
+    Split
         Images as they are, and y: 1 for positive.
 
-    Raises:
-        ValueError: ``share`` leaves a class with nothing to train or validate on.
+    Raises
+    ------
+    ValueError
+        If ``share`` leaves a class with nothing to train or validate on.
 
+    Examples
+    --------
     >>> images = Classification(np.zeros((40, 3)), np.arange(40) % 2, ("cat", "dog"))
     >>> split = split_imbalanced(images, images, share=0.5)
     >>> np.bincount(split.train.y).tolist(), np.bincount(split.validation.y).tolist()
@@ -130,7 +159,7 @@ def _tenth(n: int) -> int:
 
 
 def _shuffled(n: int, test: int, train: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Rows to train and to test on, those of scikit-learn's ``train_test_split(random_state=42)``."""
+    """Return the training and test rows of scikit-learn's ``train_test_split(random_state=42)``."""
     order = np.random.RandomState(_SEED).permutation(n)
     return order[test : None if train is None else test + train], order[:test]
 
@@ -140,7 +169,7 @@ def _take(data: Classification, rows: NDArray[Any]) -> Classification:
 
 
 def _scaled(data: Classification, train: NDArray[Any], test: NDArray[Any]) -> Split:
-    """Both parts in float32, each feature from [min, max] on train to [0, 1]; a constant one is only shifted."""
+    """Return both parts in float32, scaled to [0, 1] by the training part; constant features are only shifted."""
     x = data.x[train].astype(np.float32)
     low, high = x.min(0), x.max(0)
     span = np.where(high > low, high - low, 1)

@@ -14,13 +14,19 @@ from fcco_reproduce.datasets._types import Ranking, Source
 
 
 def load_lightgbm_ranking(part: str = "train") -> Ranking:
-    """LightGBM's ``lambdarank`` example: 300 features, relevances of 0 to 4.
+    """Load LightGBM's ``lambdarank`` example: 300 features, relevances from 0 to 4.
 
-    Args:
-        part: ``"train"`` (3,005 documents of 201 queries) or ``"test"`` (768 of 50).
+    Parameters
+    ----------
+    part : str
+        ``"train"`` (3,005 documents of 201 queries) or ``"test"`` (768 of 50).
 
-    Reference: https://github.com/microsoft/LightGBM/tree/master/examples/lambdarank
+    References
+    ----------
+    https://github.com/microsoft/LightGBM/tree/master/examples/lambdarank
 
+    Examples
+    --------
     >>> data = load_lightgbm_ranking("test")  # doctest: +SKIP
     >>> data.x.shape, int(data.query.max()) + 1  # doctest: +SKIP
     ((768, 300), 50)
@@ -32,10 +38,12 @@ def load_lightgbm_ranking(part: str = "train") -> Ranking:
 
 
 def read_lightgbm(rows: Source, queries: Source, features: int | None = None) -> Ranking:
-    """Documents of a LIBSVM file, and beside it the number of documents of each query.
+    """Read documents from a LIBSVM file, and the number of documents of each query from another file.
 
-    Raises:
-        DamagedFileError: the numbers do not add up to the documents.
+    Raises
+    ------
+    DamagedFileError
+        If the numbers do not add up to the number of documents.
     """
     x, relevance = read_libsvm(rows.path, features)
     with naming(queries.path):
@@ -47,19 +55,28 @@ def read_lightgbm(rows: Source, queries: Source, features: int | None = None) ->
 
 
 def load_letor(path: Path | str, features: int | None = None) -> Ranking:
-    """Documents of a file of the LETOR form, such as ``Fold1/train.txt`` of MSLR-WEB10K or MQ2007.
+    """Load documents from a file in LETOR format, such as ``Fold1/train.txt`` of MSLR-WEB10K or MQ2007.
 
-    These sets are handed out by their publishers on request; this reads your copy.
+    The publishers hand out these sets on request; this function reads your copy.
 
-    Args:
-        path: the file, compressed or not.
-        features: how many features there are (MSLR 136, MQ2007 and MQ2008 46); the largest index by default.
+    Parameters
+    ----------
+    path : Path | str
+        The file, compressed or not.
+    features : int or None
+        The number of features (MSLR has 136, MQ2007 and MQ2008 have 46). The default is the largest index.
 
-    Raises:
-        DamagedFileError: a line is not of this form, or a query's rows are not consecutive.
+    Raises
+    ------
+    DamagedFileError
+        If a line has another form, or a query's rows are not consecutive.
 
-    Reference: Qin and Liu, *Introducing LETOR 4.0 datasets*, arXiv:1306.2597.
+    References
+    ----------
+    Qin and Liu, *Introducing LETOR 4.0 datasets*, arXiv:1306.2597.
 
+    Examples
+    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "train.txt"

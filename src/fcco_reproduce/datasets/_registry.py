@@ -12,17 +12,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class File:
-    """One file.
+    """A file that a loader reads.
 
-    Attributes:
-        path: under ``FCCO_DATA`` and under the cache, with the data set's folder.
-        urls: of the published original, the first one preferred; none for a copy that nobody published.
-        size: bytes of the published original.
-        sha256: of the published original.
-        content: sha256 of what the published original holds when decompressed.
-        rebuilt: sha256 of a copy that was made from other files; accepted under ``FCCO_DATA`` only.
-        subset: the file holds some of the published rows only.
-        rows: of a table of which no checksum is known.
+    Attributes
+    ----------
+    path : str
+        The path under ``FCCO_DATA`` and under the cache, including the folder of the data set.
+    urls : tuple of str
+        The addresses of the published original, the preferred one first. A copy that nobody published has none.
+    size : int or None
+        The size of the published original in bytes.
+    sha256 : str or None
+        The checksum of the published original.
+    content : str or None
+        The sha256 of the decompressed content of the published original.
+    rebuilt : str or None
+        The sha256 of a copy that was made from other files. It is accepted under ``FCCO_DATA`` only.
+    subset : bool
+        Whether the file holds only some of the published rows.
+    rows : int or None
+        The number of rows, for a table whose checksum is not known.
     """
 
     path: str

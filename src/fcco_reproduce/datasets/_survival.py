@@ -53,22 +53,31 @@ Columns = dict[str, NDArray[Any]]
 
 
 def load_survival(name: str, part: str | None = None) -> Survival:
-    """A set of patients with censored times.
+    """Load a set of patients with censored times.
 
-    Args:
-        name: ``"metabric"``, ``"support"``, ``"gbsg"`` or ``"whas"`` as split for DeepSurv; ``"flchain"``,
-            ``"whas500"``, ``"gbsg2"``, ``"veteran"``, ``"actg320"`` (time to AIDS or death) or ``"breast_cancer"``
-            (time to metastasis) of scikit-survival; ``"rossi"``, ``"lung"``,
-            ``"kidney_transplant"``, ``"stanford_heart"`` (with entry times) or ``"larynx"`` of lifelines.
-        part: ``"train"`` or ``"test"`` of DeepSurv's; the others are not split.
+    Parameters
+    ----------
+    name : str
+        ``"metabric"``, ``"support"``, ``"gbsg"`` or ``"whas"`` as split for DeepSurv; ``"flchain"``,
+        ``"whas500"``, ``"gbsg2"``, ``"veteran"``, ``"actg320"`` (time to AIDS or death) or ``"breast_cancer"``
+        (time to metastasis) of scikit-survival; ``"rossi"``, ``"lung"``,
+        ``"kidney_transplant"``, ``"stanford_heart"`` (with entry times) or ``"larynx"`` of lifelines.
+    part : str or None
+        ``"train"`` or ``"test"`` of DeepSurv's; the others are not split.
 
-    Returns:
+    Returns
+    -------
+    Survival
         Features as published: a category of k levels is k - 1 columns of 0 and 1, a missing value NaN. What identifies
         a patient or tells the outcome is left out.
 
-    Reference: Katzman et al., *DeepSurv*, BMC Medical Research Methodology 18, 2018; Pölsterl, *scikit-survival*,
+    References
+    ----------
+    Katzman et al., *DeepSurv*, BMC Medical Research Methodology 18, 2018; Pölsterl, *scikit-survival*,
     JMLR 21, 2020; Davidson-Pilon, *lifelines*, JOSS 4, 2019.
 
+    Examples
+    --------
     >>> data = load_survival("whas500")  # doctest: +SKIP
     >>> data.x.shape, int(data.event.sum())  # doctest: +SKIP
     ((500, 14), 215)
@@ -108,7 +117,7 @@ def _load_table(table: _Table) -> Survival:
 
 
 def read_hdf5(path: Path, *names: str) -> list[NDArray[Any]]:
-    """Some arrays of a file, by their path in it, such as ``"train/x"``."""
+    """Read arrays of an HDF5 file by their paths in it, such as ``"train/x"``."""
     h5py = import_extra("h5py", "an HDF5 file")
     with naming(path), h5py.File(path) as file:
         for name in names:
@@ -118,7 +127,7 @@ def read_hdf5(path: Path, *names: str) -> list[NDArray[Any]]:
 
 
 def read_csv(path: Path) -> Columns:
-    """Numbers of a table with a line of names on top, by name; NaN where there is none."""
+    """Read the columns of a CSV table with a header, by name; a missing number is NaN."""
     with naming(path), path.open(newline="", encoding="utf-8") as text:
         names, *rows = csv.reader(text)
         columns = zip(*rows, strict=True)

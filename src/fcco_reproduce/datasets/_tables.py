@@ -39,7 +39,7 @@ COVTYPE_FEATURES = (
 
 
 def _numbered(path: Any, labels: NDArray[Any], published: tuple[str, ...]) -> NDArray[np.int64]:
-    """Labels as positions in ``published``."""
+    """Return labels as positions in ``published``."""
     numbers = np.array(published, dtype=np.float64)
     known, position = np.isin(labels, numbers), np.searchsorted(numbers, labels)
     if not known.all():
@@ -54,16 +54,24 @@ def _libsvm(path: str, features: int, published: tuple[str, ...], classes: tuple
 
 
 def load_ijcnn1(part: str = "train") -> Classification:
-    """The text decoding problem of the IJCNN 2001 challenge: 22 features, 9.7% of class 1. Rows are a time series.
+    """Load ijcnn1, the problem of the IJCNN 2001 challenge: 22 features, 9.7% of class 1. Rows are a time series.
 
-    Args:
-        part: ``"train"`` (49,990 rows), its two parts ``"tr"`` (35,000) and ``"val"`` (14,990), ``"test"`` (91,701).
+    Parameters
+    ----------
+    part : str
+        ``"train"`` (49,990 rows), its two parts ``"tr"`` (35,000) and ``"val"`` (14,990), ``"test"`` (91,701).
 
-    Returns:
-        x [n, 22], and y: 0 for the label -1, 1 for 1.
+    Returns
+    -------
+    Classification
+        ``x`` is [n, 22], and ``y`` is 0 for the label -1 and 1 for 1.
 
-    Reference: https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#ijcnn1
+    References
+    ----------
+    https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#ijcnn1
 
+    Examples
+    --------
     >>> data = load_ijcnn1("tr")  # doctest: +SKIP
     >>> data.x.shape, int(data.y.sum())  # doctest: +SKIP
     ((35000, 22), 3415)
@@ -73,13 +81,19 @@ def load_ijcnn1(part: str = "train") -> Classification:
 
 
 def load_covtype() -> Classification:
-    """Forest cover types from the land: 581,012 rows of 54 features (10 quantities, 44 of 0 and 1), 7 classes.
+    """Load covtype, the kinds of forest: 581,012 rows of 54 features (10 quantities, 44 of 0 and 1), 7 classes.
 
-    Returns:
-        x [581012, 54], unscaled, and y: 0 for UCI's class 1, and so on.
+    Returns
+    -------
+    Classification
+        ``x`` is [581012, 54], unscaled, and ``y`` is 0 for UCI's class 1, and so on.
 
-    Reference: J. Blackard, *Covertype*, UCI Machine Learning Repository, https://doi.org/10.24432/C50K5N
+    References
+    ----------
+    J. Blackard, *Covertype*, UCI Machine Learning Repository, https://doi.org/10.24432/C50K5N
 
+    Examples
+    --------
     >>> data = load_covtype()  # doctest: +SKIP
     >>> data.x.shape, np.bincount(data.y)[:2].tolist()  # doctest: +SKIP
     ((581012, 54), [211840, 283301])
@@ -93,18 +107,27 @@ def load_covtype() -> Classification:
 
 
 def load_usps(part: str = "train", raw: bool = False) -> Classification:
-    """Handwritten digits from envelopes: 16 x 16 pixels in [-1, 1].
+    """Load USPS, handwritten digits from envelopes: 16 x 16 pixels in [-1, 1].
 
-    Args:
-        part: ``"train"`` (7,291 rows) or ``"test"`` (2,007).
-        raw: the images as they were scanned; the default are LIBSVM's, smoothed. Rows are the same in both.
+    Parameters
+    ----------
+    part : str
+        ``"train"`` (7,291 rows) or ``"test"`` (2,007).
+    raw : bool
+        Whether to return the scans instead of LIBSVM's smoothed images. Rows are the same in both.
 
-    Returns:
-        x [n, 256], and the digits y.
+    Returns
+    -------
+    Classification
+        ``x`` is [n, 256], and ``y`` holds the digits.
 
-    Reference: https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps and
+    References
+    ----------
+    https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps and
     https://hastie.su.domains/ElemStatLearn/data.html
 
+    Examples
+    --------
     >>> data = load_usps("test")  # doctest: +SKIP
     >>> data.x.shape, data.y[:3].tolist()  # doctest: +SKIP
     ((2007, 256), [9, 6, 3])
@@ -120,16 +143,24 @@ def load_usps(part: str = "train", raw: bool = False) -> Classification:
 
 
 def load_mnist(part: str = "train") -> Classification:
-    """Handwritten digits: 28 x 28 pixels of uint8.
+    """Load MNIST, handwritten digits: 28 x 28 pixels of uint8.
 
-    Args:
-        part: ``"train"`` (60,000 rows) or ``"test"`` (10,000).
+    Parameters
+    ----------
+    part : str
+        ``"train"`` (60,000 rows) or ``"test"`` (10,000).
 
-    Returns:
-        x [n, 28, 28] of uint8, and the digits y.
+    Returns
+    -------
+    Classification
+        ``x`` is [n, 28, 28] of uint8, and ``y`` holds the digits.
 
-    Reference: http://yann.lecun.com/exdb/mnist
+    References
+    ----------
+    http://yann.lecun.com/exdb/mnist
 
+    Examples
+    --------
     >>> data = load_mnist("test")  # doctest: +SKIP
     >>> data.x.shape, data.y[:3].tolist()  # doctest: +SKIP
     ((10000, 28, 28), [7, 2, 1])
@@ -143,17 +174,25 @@ def load_mnist(part: str = "train") -> Classification:
 
 
 def load_sensorless(part: str = "all") -> Classification:
-    """Faults of electric drives from their currents: 48 features, 11 classes of 5,319 rows each.
+    """Load Sensorless, faults of electric drives: 48 features of their currents, 11 classes of 5,319 rows each.
 
-    Args:
-        part: ``"all"`` 58,509 rows, in UCI's order and not scaled; or one of two subsets, which are read from
-            ``FCCO_DATA`` only: ``"balanced"``, 200 rows of each class, and ``"head"``, UCI's first 5,748 rows.
+    Parameters
+    ----------
+    part : str
+        ``"all"`` 58,509 rows, in UCI's order and not scaled; or one of two subsets, which are read from
+        ``FCCO_DATA`` only: ``"balanced"``, 200 rows of each class, and ``"head"``, UCI's first 5,748 rows.
 
-    Returns:
-        x [n, 48], and y: 0 for UCI's class 1, and so on.
+    Returns
+    -------
+    Classification
+        ``x`` is [n, 48], and ``y`` is 0 for UCI's class 1, and so on.
 
-    Reference: M. Bator, *Dataset for Sensorless Drive Diagnosis*, UCI, https://doi.org/10.24432/C5VP5F
+    References
+    ----------
+    M. Bator, *Dataset for Sensorless Drive Diagnosis*, UCI, https://doi.org/10.24432/C5VP5F
 
+    Examples
+    --------
     >>> data = load_sensorless("balanced")  # doctest: +SKIP
     >>> data.x.shape, data.sources[0].state  # doctest: +SKIP
     ((2200, 48), 'subset')

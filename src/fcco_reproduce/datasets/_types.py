@@ -12,7 +12,7 @@ State = Literal["published", "same content", "rebuilt", "subset", "unverified"]
 
 
 class DamagedFileError(ValueError):
-    """A file that is not what was published: wrong checksum, cut short, or not of its format. The message names it."""
+    """A file is not the published one: its checksum is wrong, it is incomplete, or its format is wrong."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,18 @@ class Source:
 class Classification:
     """Examples and their classes.
 
-    Attributes:
-        x: features [n, d] of float32, or images of uint8, [n, height, width] or [n, channel, height, width].
-        y: classes [n], of int64 and numbered from 0.
-        classes: the published name of each class.
-        sources: the files read.
-        feature_names: d names, or none where none were published.
+    Attributes
+    ----------
+    x : ndarray
+        Features [n, d] of float32, or images of uint8, [n, height, width] or [n, channel, height, width].
+    y : ndarray
+        Classes [n], of int64 and numbered from 0.
+    classes : tuple of str
+        The published name of each class.
+    sources : tuple of Source
+        The files read.
+    feature_names : tuple of str
+        The names of the d features, or none if none were published.
     """
 
     x: NDArray[Any]
@@ -52,13 +58,18 @@ class Classification:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Documents, how relevant each is, and the query that it answers.
+    """Documents with their relevances and the queries that they belong to.
 
-    Attributes:
-        x: features [n, d] of float32.
-        y: relevances [n] of float32.
-        query: queries [n], of int64 and numbered from 0 in the order of the file.
-        sources: the files read.
+    Attributes
+    ----------
+    x : ndarray
+        Features [n, d] of float32.
+    y : ndarray
+        Relevances [n] of float32.
+    query : ndarray
+        Queries [n], of int64 and numbered from 0 in the order of the file.
+    sources : tuple of Source
+        The files read.
     """
 
     x: NDArray[Any]
@@ -69,15 +80,22 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False)
 class Survival:
-    """Patients, how long each was watched, and whether that ended with the event.
+    """Patients with the time that each was observed and whether the event occurred.
 
-    Attributes:
-        x: features [n, d] of float32; NaN where the file has no value.
-        time: times [n] of float64.
-        event: [n] of bool; False is censored.
-        feature_names: d names, or none where none were published.
-        entry: where the file has them, the times [n] from which each was watched.
-        sources: the files read.
+    Attributes
+    ----------
+    x : ndarray
+        Features [n, d] of float32; NaN where the file has no value.
+    time : ndarray
+        Times [n] of float64.
+    event : ndarray
+        Whether the event occurred, [n] of bool; False means censored.
+    feature_names : tuple of str
+        The names of the d features, or none if none were published.
+    entry : ndarray or None
+        Where the file has them, the times [n] from which each was watched.
+    sources : tuple of Source
+        The files read.
     """
 
     x: NDArray[Any]

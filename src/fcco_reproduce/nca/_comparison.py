@@ -16,7 +16,7 @@ from fcco_reproduce._methods import (
     EXACT,
     SAME_STEPS,
     TUNED,
-    Setting,
+    MethodSettings,
     as_published,
     as_tuned,
     data_shown,
@@ -36,20 +36,20 @@ _MOST_PAIRS = 10**8  # above, the objective of the training part takes longer th
 
 
 def run_setting(*, data: str, block: str, method: str, setting: dict[str, Any], **size: Any) -> dict[str, Any]:
-    """Runs with the rates that are given; ``size`` is width, seeds, steps and every."""
-    runs = _repeat(data, Setting(**setting), **size)
+    """Run a method with the given rates; ``size`` is width, seeds, steps and every."""
+    runs = _repeat(data, MethodSettings(**setting), **size)
     return {"data": data, "block": block, "method": method, **setting, **runs}
 
 
 def run_tuned(*, data: str, method: str, tuning: dict[str, Any], fixed: dict[str, Any], **size: Any) -> dict[str, Any]:
-    """Runs with the best rates of the grid; ``fixed`` is batch and decay."""
+    """Run a method with the best rates of the grid; ``fixed`` is batch and decay."""
     best = tune(load(data), method, **tuning, **fixed, width=size["width"], steps=size["steps"])
     setting = as_tuned(method, lr=best["lr"], gamma=best["gamma"], **fixed)
     return {**run_setting(data=data, block=TUNED, method=method, setting=asdict(setting), **size), **best}
 
 
 def run_exact(*, data: str, width: int, iterations: int, decay: float) -> dict[str, Any]:
-    """L-BFGS on the full objective, from the start of seed 0."""
+    """Run L-BFGS on the full objective from the start of seed 0."""
     split = load(data)
     begun = time.process_time()
     run = minimise(split, width=width, seed=0, iterations=iterations, decay=decay)
@@ -59,8 +59,8 @@ def run_exact(*, data: str, width: int, iterations: int, decay: float) -> dict[s
     return {"data": data, "block": EXACT, "method": method, **measured}
 
 
-def _repeat(data: str, setting: Setting, *, width: int, seeds: int, steps: int, every: int) -> dict[str, Any]:
-    """Test losses, training objectives and seconds, tests included, of the seeds 0, 1, ..."""
+def _repeat(data: str, setting: MethodSettings, *, width: int, seeds: int, steps: int, every: int) -> dict[str, Any]:
+    """Return test losses, training objectives and seconds, tests included, of the seeds 0, 1, ..."""
     split, losses, objectives, seconds = load(data), [], [], []
     for seed in range(seeds):
         begun = time.process_time()
@@ -73,7 +73,7 @@ def _repeat(data: str, setting: Setting, *, width: int, seeds: int, steps: int, 
 
 
 def _objective(data: str, a: Array, decay: float) -> float | None:
-    """What is minimised: the loss of the training part and the weight decay."""
+    """Return what is minimised: the loss of the training part and the weight decay."""
     train = load(data).train
     return None if len(train.y) ** 2 > _MOST_PAIRS else loss(train, a) + penalty(a, decay)
 
@@ -106,7 +106,7 @@ def jobs(scale: Scale, settings: Settings) -> list[Job]:
 
 
 def judge(results: list[Any], settings: Settings) -> Finding:
-    """The table, and how far it is from the paper's figure."""
+    """Return the table, and how far it is from the paper's figure."""
     rows = [_row(result, settings) for result in results]
     return Finding(rows, _verdict.agrees(rows), _verdict.compare(rows, settings["tuning"]))
 
@@ -134,7 +134,7 @@ def _row(result: dict[str, Any], settings: Settings) -> Row:
 
 
 def draw(results: list[Any]) -> Any:
-    """-(test loss) by iterations, as published and tuned alike."""
+    """Draw -(test loss) by iterations, as published and tuned alike."""
     figure, axes = new_figure(2, width=4.2)
     exact = [-result["losses"][0][-1] for result in results if result["block"] == EXACT]
     ends = []
@@ -154,7 +154,7 @@ def draw(results: list[Any]) -> Any:
 
 
 def experiment(settings: Settings) -> Experiment:
-    """The curves of one data set."""
+    """Return the experiment on one data set."""
     tuning = settings["tuning"]
     method = METHOD.format(lr=tuning["lr"], gamma=tuning["gamma"], reading=READING)
     if settings["lbfgs"]:

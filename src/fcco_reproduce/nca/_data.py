@@ -19,7 +19,7 @@ SMALL, SUBSET = "digits", "sensorless subset"
 
 
 def at_hand(name: str) -> str:
-    """``name``, or the subset of it where ``FCCO_DATA`` has no more than that."""
+    """Return ``name``, or the name of its subset if ``FCCO_DATA`` has only that."""
     full = "sensorless/Sensorless_drive_diagnosis.txt"
     part = "sensorless/sensorless_balanced2200.txt.gz"
     return SUBSET if name == "sensorless" and held(part) and not held(full) else name
@@ -29,8 +29,10 @@ def at_hand(name: str) -> str:
 def load(data: str) -> Split:
     """Training and test part, scaled to [0, 1], of "usps", "mnist", "sensorless", "sensorless subset" or "digits".
 
-    Raises:
-        ValueError: another name.
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
     """
     if data == "usps":
         return split_nca(load_usps())
@@ -65,13 +67,15 @@ def loss(part: Classification, a: Array) -> float:
 
 
 def penalty(a: Array, decay: float) -> float:
-    """What weight decay adds to the objective: decay/2 |A|²."""
+    """Return what weight decay adds to the objective: decay/2 |A|²."""
     return 0.5 * decay * float(np.square(a).sum())
 
 
 def start(width: int, features: int, seed: int) -> Array:
-    """A as ``torch.nn.Linear`` would draw it, from U(-1/√d, 1/√d) (Kaiming-uniform), [width, d].
+    """Return a as ``torch.nn.Linear`` would draw it, from U(-1/√d, 1/√d) (Kaiming-uniform), [width, d].
 
+    Examples
+    --------
     >>> bool(np.abs(start(10, 256, seed=0)).max() <= 1 / 16)
     True
     """

@@ -9,10 +9,10 @@ import numpy as np
 
 from fcco.estimators._kernels import RULES, Table, _Rate
 from fcco.estimators._nca_kernel import Rows, Run, mean_and_deviation
-from fcco_reproduce._methods import Setting
+from fcco_reproduce._methods import MethodSettings
 from fcco_reproduce.datasets import Classification, Split
 from fcco_reproduce.nca._data import Array, loss, start
-from fcco_reproduce.nca._loop import How, train
+from fcco_reproduce.nca._loop import TableUpdate, train
 
 
 class Trace(NamedTuple):
@@ -23,11 +23,15 @@ class Trace(NamedTuple):
 
 
 def draw_batches(n: int, batch: int, steps: int, seed: int, *, replacement: bool) -> Array:
-    """Rows of every step [steps, batch]: drawn one by one, or from shuffled passes, whose rests are left out.
+    """Draw rows of every step [steps, batch]: drawn one by one, or from shuffled passes, whose rests are left out.
 
-    Raises:
-        ValueError: there are fewer rows than a batch has.
+    Raises
+    ------
+    ValueError
+        If there are fewer rows than a batch has.
 
+    Examples
+    --------
     >>> draw_batches(640, 64, 10, seed=0, replacement=False).ravel().sum() == sum(range(640))
     np.True_
     """
@@ -41,7 +45,7 @@ def draw_batches(n: int, batch: int, steps: int, seed: int, *, replacement: bool
     return np.concatenate(passes).reshape(-1, batch)[:steps]
 
 
-def descend(split: Split, setting: Setting, *, width: int, seed: int, steps: int, every: int) -> Trace:
+def descend(split: Split, setting: MethodSettings, *, width: int, seed: int, steps: int, every: int) -> Trace:
     """Minimise the loss of the training part, and follow that of the test part.
 
     The seed decides the start and the batches, which are the same for all settings that draw alike. With ``as_coded``,
@@ -52,11 +56,11 @@ def descend(split: Split, setting: Setting, *, width: int, seed: int, steps: int
     which B/n visit a row, then has the rate gamma B/n.
     """
     n, d = split.train.x.shape
-    rows, run, how = _as_rows(split.train), _new_run(start(width, d, seed), n), _as_how(setting, n)
+    rows, run, update = _as_rows(split.train), _new_run(start(width, d, seed), n), _as_update(setting, n)
     batches = draw_batches(n, setting.batch, steps, seed, replacement=setting.as_coded)
     losses = [loss(split.test, run.a)]
     for first in range(0, steps, every):
-        train(how, rows, run, batches[first : first + every], setting.lr, setting.beta, setting.decay)
+        train(update, rows, run, batches[first : first + every], setting.lr, setting.beta, setting.decay)
         losses.append(loss(split.test, run.a))
     return Trace(losses, run.a)
 
@@ -72,11 +76,11 @@ def _new_run(a: Array, n: int) -> Run:
     return Run(a, np.zeros_like(a), np.zeros((0, 0), a.dtype), table, np.zeros(1, np.int64))
 
 
-def _as_how(setting: Setting, n: int) -> How:
+def _as_update(setting: MethodSettings, n: int) -> TableUpdate:
     # A gradient that goes through u has MOAP's n/B as often as u has: it cancels, and is left out of both.
     coverage = n / setting.batch if setting.rule == "moap" and not setting.as_coded else 1.0
     gamma = setting.gamma / coverage
     # The compiled code has no -inf to multiply with an age of 0.
     log_rest = math.log1p(-gamma) if gamma < 1 else -1e5
     rate = _Rate(gamma, math.log(gamma), log_rest, coverage, math.log(coverage))
-    return How(RULES[setting.rule], rate, setting.as_coded, setting.gamma if setting.as_coded else 1.0)
+    return TableUpdate(RULES[setting.rule], rate, setting.as_coded, setting.gamma if setting.as_coded else 1.0)

@@ -4,7 +4,8 @@ For every row i of a batch, embedded as z = A x, over the other rows j of the ba
 
 .. math:: g_{i1} = \sum_{y_j = y_i} e^{-|z_i - z_j|^2}, \quad g_{i2} = \sum_j e^{-|z_i - z_j|^2}, \quad f(u) = -u_1/u_2
 
-The estimator weighs mates and strangers apart, by the sizes of their classes; here, as in the paper, all weigh alike.
+The estimator weights mates and strangers separately, by the sizes of their classes; here, as in the paper, all have the
+same weight.
 f is the same for all multiples of u, so that sums stand for means.
 """
 
@@ -34,8 +35,8 @@ from fcco.estimators._nca_kernel import (
 )
 
 
-class How(NamedTuple):
-    """How the table is updated, and what it makes of the gradient."""
+class TableUpdate(NamedTuple):
+    """How the table is updated, and the factor of the gradient that follows from it."""
 
     code: int  # of fcco.estimators._kernels.RULES
     rate: _Rate
@@ -44,7 +45,7 @@ class How(NamedTuple):
 
 
 @njit(cache=True, error_model="numpy")
-def _attract(how: How, run: Run, batch: Array, room: Room, alike: Array) -> None:
+def _attract(update: TableUpdate, run: Run, batch: Array, room: Room, equal_weights: Array) -> None:
     """Step the table and set ``pairs`` to the derivative in the distances."""
     table, clock, kind = run.table, run.clock[0], room.mates.dtype.type
     # Read before any is written: copies of a row, whose estimates are equal, make one step of it.
@@ -52,14 +53,14 @@ def _attract(how: How, run: Run, batch: Array, room: Room, alike: Array) -> None
     room.column_sum[:] = 0.0
     for i in range(len(batch)):
         pairs, row, label = room.pairs[i], batch[i], room.label[i]
-        age = ages[i] if how.from_zero or ages[i] < clock else 0
+        age = ages[i] if update.from_zero or ages[i] < clock else 0
         nearest = _to_distances(pairs, room.norm, i)
-        among_mates, among_all = _to_weights(pairs, nearest, room.label, label, kind(1.0), alike)
+        among_mates, among_all = _to_weights(pairs, nearest, room.label, label, kind(1.0), equal_weights)
         of_mates, of_all = _log(among_mates) - nearest, _log(among_all) - nearest
-        new_mates, at_mates = _step_row(how.code, True, how.rate, old[i, 0], of_mates, age)
-        new_all, at_all = _step_row(how.code, True, how.rate, old[i, 1], of_all, age)
+        new_mates, at_mates = _step_row(update.code, True, update.rate, old[i, 0], of_mates, age)
+        new_all, at_all = _step_row(update.code, True, update.rate, old[i, 1], of_all, age)
         table.u[row, 0], table.u[row, 1], table.written[row] = new_mates, new_all, clock
-        scale = how.factor * math.exp(of_all - at_all) / (len(batch) * among_all)
+        scale = update.factor * math.exp(of_all - at_all) / (len(batch) * among_all)
         share = math.exp(at_mates - at_all)
         room.row_sum[i] = _to_slopes(
             pairs, room.label, label, kind(scale * (1.0 - share)), kind(-scale * share), room.column_sum
@@ -67,10 +68,10 @@ def _attract(how: How, run: Run, batch: Array, room: Room, alike: Array) -> None
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def train(how: How, rows: Rows, run: Run, batches: Array, lr: float, beta: float, alpha: float) -> None:
+def train(update: TableUpdate, rows: Rows, run: Run, batches: Array, lr: float, beta: float, alpha: float) -> None:
     """Take a step on each of ``batches`` [steps, B]."""
     room = _cut(make_room(rows, run, batches.shape[1]), batches.shape[1])
-    alike = np.ones_like(room.strangers)
+    equal_weights = np.ones_like(room.strangers)
     for t in range(len(batches)):
         batch = batches[t]
         for i in range(len(batch)):
@@ -81,6 +82,6 @@ def train(how: How, rows: Rows, run: Run, batches: Array, lr: float, beta: float
         for i in range(len(batch)):
             room.norm[i] = _square(room.z[i])
         np.dot(room.z, room.z.T, room.pairs)
-        _attract(how, run, batch, room, alike)
+        _attract(update, run, batch, room, equal_weights)
         _differentiate(room)
         _descend(rows, run, room.gradient, lr, beta, alpha)

@@ -15,7 +15,7 @@ from fcco_reproduce.nca._descent import descend
 def tune(
     split: Split, method: str, *, lr: list[float], gamma: list[float], seed: int, width: int, steps: int, **fixed: Any
 ) -> dict[str, Any]:
-    """The pair of the grid with the least loss after the last step on a held-out tenth of the training part.
+    """Return the pair of the grid with the least loss after the last step on a held-out tenth of the training part.
 
     A pair with which the run diverges is out. ``fixed`` is batch and decay.
     """

@@ -12,19 +12,19 @@ SCORE = "-(test loss)"
 
 
 def agrees(rows: list[Row]) -> bool:
-    """All published runs end in the range of the paper's figure, and SOX is the best of them."""
+    """Return all published runs end in the range of the paper's figure, and SOX is the best of them."""
     published = _block(rows, AS_PUBLISHED)
     return all(row["in its range"] is not False for row in published) and published[0]["method"] == "SOX"
 
 
 def compare(rows: list[Row], tuning: dict[str, Any]) -> str:
-    """On agreement with the paper, on what the steps explain, and on what tuning changes."""
+    """Return paragraphs on agreement with the paper, on what the steps explain, and on what tuning changes."""
     tuned = f"{_tuning(rows)} {ends_of_grid(rows, tuning)}"
     return "\n\n".join([_agreement(rows), _steps(rows), tuned, *_full_batch(rows)])
 
 
 def _block(rows: list[Row], block: str) -> list[Row]:
-    """Best first; a run that diverged has no score, and is last."""
+    """Return the rows of a block, best first; a run that diverged has no score and comes last."""
     return sorted((row for row in rows if row["block"] == block), key=lambda row: (row["diverged"], -row[SCORE]))
 
 
@@ -33,7 +33,7 @@ def _ends(rows: list[Row]) -> str:
 
 
 def _lead(rows: list[Row]) -> str:
-    """How far the first is ahead of the second, beside the deviation of their seeds."""
+    """Return a sentence on the lead of the first over the second, next to the deviation over seeds."""
     first, second = rows[:2]
     return (
         f"{first['method']} is ahead of {second['method']} by {first[SCORE] - second[SCORE]:.4f}, where seeds deviate "

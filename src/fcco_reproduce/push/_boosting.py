@@ -9,7 +9,7 @@ from fcco.estimators._kernels import Array
 
 
 def boost(outer: Array, inner: Array, *, p: float = 4.0, rounds: int = 10) -> Array:
-    r"""The weights of a linear ranker after ``rounds`` of coordinate descent, with the features as weak rankers.
+    r"""Return the weights of a linear ranker after ``rounds`` of coordinate descent, with the features as weak rankers.
 
     The algorithm keeps a weight for every pair, of an outer row i and an inner row k,
 
@@ -19,20 +19,31 @@ def boost(outer: Array, inner: Array, *, p: float = 4.0, rounds: int = 10) -> Ar
     the largest :math:`\sum_i (\sum_k D_{ik})^{p-1} \sum_k D_{ik} (x_{kj} - x_{ij})`, minus the slope of the objective,
     and goes along it to the minimum. The slope has its sign: a feature that ranks the wrong way round is never taken.
 
-    Args:
-        outer: rows to push down, [n, d].
-        inner: rows to lift above them, [m, d].
-        p: of the objective.
-        rounds: at most; fewer where no feature helps any more.
+    Parameters
+    ----------
+    outer : Array
+        Rows to push down, [n, d].
+    inner : Array
+        Rows to lift above them, [m, d].
+    p : float
+        Of the objective.
+    rounds : int
+        At most; fewer where no feature helps any more.
 
-    Raises:
-        ValueError: the feature to take has no outer row above an inner one, so that its weight would grow for ever.
+    Raises
+    ------
+    ValueError
+        If the feature to take has no outer row above an inner one, so that its weight would grow for ever.
 
+    Examples
+    --------
     >>> outer, inner = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[1.0, 0.0], [0.5, 1.0]])
     >>> boost(outer, inner, rounds=1).round(3)  # the mean of outer under e^(4 a x) meets that of inner under e^(-a x)
     array([0.254, 0.   ])
 
-    Reference: Rudin, *The P-Norm Push*, JMLR 2009, figure 1.
+    References
+    ----------
+    Rudin, *The P-Norm Push*, JMLR 2009, figure 1.
     """
     outer, inner = outer.astype(np.float64), inner.astype(np.float64)
     weights = np.zeros(outer.shape[1])
@@ -53,7 +64,7 @@ def _shares(logits: Array) -> Array:
 
 
 def _line_minimum(high: Array, low: Array, outer: Array, inner: Array, p: float, feature: int) -> float:
-    """Where the slope along a feature, which grows from below 0, is 0."""
+    """Return where the slope along a feature, which grows from below 0, is 0."""
 
     def slope(step: float) -> float:
         return float(_shares(high + p * step * outer) @ outer - _shares(low - step * inner) @ inner)

@@ -17,7 +17,7 @@ from fcco_reproduce._methods import (
     EXACT,
     OTHER_SEEDS,
     SAME_STEPS,
-    Setting,
+    MethodSettings,
     as_published,
     as_tuned,
     data_shown,
@@ -37,15 +37,15 @@ from fcco_reproduce.push._verdict import TUNED, compare
 def run_setting(
     *, data: str, block: str, method: str, setting: dict[str, Any], decay: float, **size: Any
 ) -> dict[str, Any]:
-    """Runs with the rates that are given; ``size`` as for :func:`repeat`."""
-    runs = repeat(load(data), Setting(**setting), decay=decay, **size)
+    """Run a method with the given rates; ``size`` as for :func:`repeat`."""
+    runs = repeat(load(data), MethodSettings(**setting), decay=decay, **size)
     return {"data": data, "block": block, "method": method, "every": size["every"], **setting, **runs}
 
 
 def run_tuned(
     *, data: str, method: str, batch: int, decay: float, tuning: dict[str, Any], **size: Any
 ) -> dict[str, Any]:
-    """Runs with the rates of the grid that are best by each measure."""
+    """Run a method with the rates of the grid that are best by each measure."""
     runs: list[dict[str, Any]] = []
     fixed: dict[str, Any] = {"batch": batch, "decay": decay}
     for block, best in zip(TUNED, tune(method, data=data, steps=size["steps"], **fixed, **tuning), strict=True):
@@ -56,7 +56,7 @@ def run_tuned(
 
 
 def run_boosting(*, data: str, rounds: int, decay: float) -> dict[str, Any]:
-    """BS-PnP, which no chance enters."""
+    """Run BS-PnP, which is deterministic."""
     split = load(data)
     begun = time.process_time()
     w = boost(split.train.x[split.train.y == 0], split.train.x[split.train.y == 1], p=P, rounds=rounds)
@@ -65,7 +65,7 @@ def run_boosting(*, data: str, rounds: int, decay: float) -> dict[str, Any]:
 
 
 def run_exact(*, data: str, decay: float) -> dict[str, Any]:
-    """L-BFGS on the separable form of the objective."""
+    """Run L-BFGS on the separable form of the objective."""
     from fcco.estimators import PNormPushClassifier
 
     split = load(data)
@@ -84,8 +84,8 @@ def _measured(data: str, w: Any, decay: float) -> dict[str, Any]:
     return {"losses": [[push_loss(split.test, w)]], "objectives": [objective]}
 
 
-def same_steps(settings: Settings) -> dict[str, Setting]:
-    """BSGD with the steps that the other methods were given: all that is left is the table.
+def same_steps(settings: Settings) -> dict[str, MethodSettings]:
+    """Return BSGD with the steps that the other methods were given: all that is left is the table.
 
     Without n/B1, MOAP's row has forgotten its last visit by its next one, and u = gamma g. MOAP is then BSGD with
     momentum, the gradient of its loss times gamma^(p-1): a step that much shorter, and a weight decay that much larger.
@@ -97,7 +97,7 @@ def same_steps(settings: Settings) -> dict[str, Setting]:
     return {"BSGD, w = 0, SOAP's lr": like_soap, "BSGD, as MOAP comes to": like_moap}
 
 
-def _published_settings(settings: Settings) -> dict[str, Setting]:
+def _published_settings(settings: Settings) -> dict[str, MethodSettings]:
     fixed: dict[str, Any] = {key: settings[key] for key in ("batch", "decay")}
     return {method: as_published(method, **rates(some), **fixed) for method, some in settings["published"].items()}
 
@@ -127,14 +127,14 @@ def jobs(scale: Scale, settings: Settings) -> list[Job]:
 
 
 def judge(results: list[Any], settings: Settings) -> Finding:
-    """The table, and how far it is from the paper's."""
+    """Return the table, and how far it is from the paper's."""
     rows = [_row(run, settings) for run in _flat(results)]
     known = [row["agrees"] for row in rows if row["agrees"] is not None]
     return Finding(rows, all(known) if known else None, compare(rows, settings["tuning"]))
 
 
 def _flat(results: list[Any]) -> list[dict[str, Any]]:
-    """Runs, block by block."""
+    """Return the runs, block by block."""
     runs = [run for result in results for run in result.get("runs", [result])]
     return sorted(runs, key=lambda run: (AS_PUBLISHED, OTHER_SEEDS, SAME_STEPS, *TUNED, EXACT).index(run["block"]))
 
@@ -159,7 +159,7 @@ def _row(run: dict[str, Any], settings: Settings) -> Row:
 
 
 def draw(results: list[Any], settings: Settings) -> Any:
-    """Test loss by iterations, as published and tuned, with the levels of BS-PnP and of the exact optimum."""
+    """Draw test loss by iterations, as published and tuned, with the levels of BS-PnP and of the exact optimum."""
     runs = _flat(results)
     levels = {run["method"]: run["losses"][0][0] for run in runs if len(run["losses"][0]) == 1}
     optimum, boosting = levels[_exact_name(settings["exact_decays"][0])], levels["BS-PnP"]
@@ -184,7 +184,7 @@ def _exact_name(decay: float) -> str:
 
 
 def experiment(settings: Settings) -> Experiment:
-    """The table and the curves of one data set."""
+    """Return the experiment on one data set."""
     tuning = settings["tuning"]
     return Experiment(
         key=settings["key"],

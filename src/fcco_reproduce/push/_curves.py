@@ -11,7 +11,7 @@ import numpy as np
 
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import band, finish, new_figure
-from fcco_reproduce._methods import Setting, as_published, data_shown, rates
+from fcco_reproduce._methods import MethodSettings, as_published, data_shown, rates
 from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
@@ -25,14 +25,14 @@ STARTS = ("as published", "from w = 0")
 def run_curve(
     *, name: str, data: str, start: str, setting: dict[str, Any], seeds: int, steps: int, every: int
 ) -> dict[str, Any]:
-    """Test losses of every seed, every so many iterations."""
-    made = Setting(**setting)
+    """Return test losses of every seed, every so many iterations."""
+    made = MethodSettings(**setting)
     runs = repeat(load(data), made, decay=made.decay, seeds=seeds, steps=steps, every=every)
     return {"name": name, "data": data, "start": start, "every": every, **setting, **runs}
 
 
 def _job(settings: Settings, scale: Scale, name: str, start: str, **changed: Any) -> Job:
-    """The published SOX, or the same from w = 0 and the first estimate of each row, with some rates changed."""
+    """Return the published SOX, or the same from w = 0 and the first estimate of each row, with some rates changed."""
     sox = settings["sox"][name]
     batch: int = changed.get("batch") or settings["batch"]
     setting = as_published("SOX", **rates(sox), batch=batch, decay=settings["decay"])
@@ -50,7 +50,7 @@ def batch_jobs(scale: Scale, settings: Settings) -> list[Job]:
 
 
 def gamma_jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """gamma by itself, from either start."""
+    """Return the jobs: gamma by itself, from either start."""
     return [
         _job(settings, scale, name, start, gamma=gamma)
         for name in settings["sox"]
@@ -60,12 +60,12 @@ def gamma_jobs(scale: Scale, settings: Settings) -> list[Job]:
 
 
 def _names(results: list[Any]) -> dict[str, str]:
-    """What to call the data behind each of the paper's sets."""
+    """Return what to call the data behind each of the paper's sets."""
     return {result["name"]: data_shown(result["name"], result["data"]) for result in results}
 
 
 def _reached(result: dict[str, Any], level: float | None) -> int | None:
-    """The first iteration at which the mean loss is at most ``level``; None if all runs diverged."""
+    """Return the first iteration at which the mean loss is at most ``level``; None if all runs diverged."""
     losses = curves(result)
     return int(result["every"] * np.flatnonzero(losses.mean(axis=0) <= level)[0]) if len(losses) else None
 
@@ -76,7 +76,7 @@ def _needed(row: Row) -> str:
 
 
 def judge_batches(results: list[Any]) -> Finding:
-    """Iterations until the mean loss is the highest of those at the end."""
+    """Return iterations until the mean loss is the highest of those at the end."""
     rows, fewer, parts = [], True, []
     for name, shown in _names(results).items():
         mine = [result for result in results if result["name"] == name]
@@ -100,7 +100,7 @@ def judge_batches(results: list[Any]) -> Finding:
 
 
 def judge_gammas(results: list[Any]) -> Finding:
-    """The loss at the end by gamma."""
+    """Return the loss at the end by gamma."""
     rows = [{"data": r["data"], "start": r["start"], "gamma": r["gamma"], **summary(r)} for r in results]
     parts, holds = [], True
     for name, shown in _names(results).items():
@@ -113,7 +113,7 @@ def judge_gammas(results: list[Any]) -> Finding:
 
 
 def _best(found: dict[float, Row]) -> float | None:
-    """The gamma with the lowest loss, among those with which no run diverges."""
+    """Return the gamma with the lowest loss, among those with which no run diverges."""
     whole = {gamma: row["test loss"] for gamma, row in found.items() if not row["diverged"]}
     return min(whole, key=lambda gamma: whole[gamma], default=None)
 
@@ -138,7 +138,7 @@ def _sentence(found: dict[float, Row], best: float | None) -> str:
 
 
 def draw_batches(results: list[Any]) -> Any:
-    """A panel for every data set."""
+    """Draw a panel for every data set."""
     figure, axes = new_figure(len(_names(results)), width=4.2)
     for ax, (name, shown) in zip(axes, _names(results).items(), strict=True):
         _lines(ax, {f"B = {2 * r['batch']}": r for r in results if r["name"] == name})
@@ -147,7 +147,7 @@ def draw_batches(results: list[Any]) -> Any:
 
 
 def draw_gammas(results: list[Any]) -> Any:
-    """A panel for every data set and start."""
+    """Draw a panel for every data set and start."""
     panels = [(*names, start) for names in _names(results).items() for start in STARTS]
     figure, axes = new_figure(len(panels), width=3.2)
     for ax, (name, shown, start) in zip(axes, panels, strict=True):
@@ -157,7 +157,7 @@ def draw_gammas(results: list[Any]) -> Any:
 
 
 def _lines(ax: Any, labelled: dict[str, dict[str, Any]]) -> None:
-    """Curves, on an axis for all but their first tenth: random weights begin up to hundreds of times higher."""
+    """Draw curves, on an axis for all but their first tenth: random weights begin up to hundreds of times higher."""
     shown: list[float] = []
     for k, (label, result) in enumerate(labelled.items()):
         losses, lost = curves(result), summary(result)["diverged"]
@@ -171,7 +171,7 @@ def _lines(ax: Any, labelled: dict[str, dict[str, Any]]) -> None:
 
 
 def batches(settings: Settings) -> Experiment:
-    """Curves while B varies."""
+    """Return the experiment that varies B."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],
@@ -189,7 +189,7 @@ def batches(settings: Settings) -> Experiment:
 
 
 def gammas(settings: Settings) -> Experiment:
-    """Curves while gamma varies."""
+    """Return the experiment that varies gamma."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],

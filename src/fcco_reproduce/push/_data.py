@@ -28,8 +28,10 @@ SMALL = "breast cancer"
 def load(data: str) -> Split:
     """Training and test part of "covtype", "ijcnn1" or "breast cancer", scaled to [0, 1]; class 0 is the outer set.
 
-    Raises:
-        ValueError: another name.
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
     """
     if data == "covtype":
         return split_covtype(load_covtype())
@@ -44,7 +46,7 @@ def load(data: str) -> Split:
 
 
 def hold_out(split: Split, share: float = 0.2) -> Split:
-    """The training part alone, a random ``share`` of it in the place of the test part."""
+    """Return the training part alone, a random ``share`` of it in the place of the test part."""
     order = np.random.default_rng(0).permutation(len(split.train.y))
     held = round(share * len(order))
     parts = [
@@ -54,7 +56,7 @@ def hold_out(split: Split, share: float = 0.2) -> Split:
 
 
 def push_loss(data: Classification, w: Array) -> float:
-    """The objective of the scores X w over all pairs, without weight decay; inf where it is no number."""
+    """Return the objective of the scores X w over all pairs, without weight decay; inf where it is no number."""
     with np.errstate(all="ignore"):
         scores = data.x @ w
     if not np.isfinite(scores).all():
@@ -63,6 +65,6 @@ def push_loss(data: Classification, w: Array) -> float:
 
 
 def penalty(w: Array, decay: float) -> float:
-    """What weight decay adds to the objective: decay/2 |w|²."""
+    """Return what weight decay adds to the objective: decay/2 |w|²."""
     with np.errstate(all="ignore"):
         return 0.5 * decay * float(w @ w)

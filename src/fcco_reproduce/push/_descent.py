@@ -12,7 +12,7 @@ import torch
 
 from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
 from fcco.estimators._loop import PUSH, Draws, Run, new_run, train
-from fcco_reproduce._methods import Setting
+from fcco_reproduce._methods import MethodSettings
 from fcco_reproduce.datasets import Split
 from fcco_reproduce.push._data import P, penalty, push_loss
 
@@ -26,13 +26,18 @@ class Batches(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """A run.
+    """The measurements of a run.
 
-    Args:
-        losses: on the test part, after the iterations 0, ``every``, 2 ``every``...
-        train_loss: on the training part, at the end.
-        w: the weights at the end.
-        seconds: of the processor, for the steps alone.
+    Parameters
+    ----------
+    losses : list of float
+        On the test part, after the iterations 0, ``every``, 2 ``every``...
+    train_loss : float
+        On the training part, at the end.
+    w : Array
+        The weights at the end.
+    seconds : float
+        Of the processor, for the steps alone.
     """
 
     losses: list[float]
@@ -42,13 +47,15 @@ class Trace:
 
 
 def draw_batches(y: Array, size: int, steps: int, seed: int) -> Batches:
-    """The batches that the authors' code draws for a seed, but for outer rows that stand twice in one.
+    """Draw the batches that the authors' code draws for a seed, but for outer rows that stand twice in one.
 
     They draw with replacement: in one step of seven on ijcnn1, and of twenty on covtype, an outer row stands twice.
     Its second place is drawn again, until all rows of the batch differ.
 
-    Raises:
-        ValueError: class 0, the outer one, has fewer rows than a batch.
+    Raises
+    ------
+    ValueError
+        If class 0, the outer one, has fewer rows than a batch.
     """
     first, second = (np.flatnonzero(y == label) for label in (0, 1))
     if len(first) < size:
@@ -72,7 +79,7 @@ def _make_distinct(batches: Array, n: int, generator: np.random.Generator) -> No
         batches[step, order[step, place + 1]] = generator.integers(n, size=len(step))
 
 
-def start(y: Array, width: int, setting: Setting, batches: Batches, seed: int) -> Run:
+def start(y: Array, width: int, setting: MethodSettings, batches: Batches, seed: int) -> Run:
     """A run that has taken no step; with ``as_coded``, at the weights that the authors' code draws for the seed."""
     w = torch.zeros(width)
     if setting.as_coded:
@@ -86,7 +93,7 @@ def start(y: Array, width: int, setting: Setting, batches: Batches, seed: int) -
     return run
 
 
-def make_form(setting: Setting, n_outer: int) -> Form:
+def make_form(setting: MethodSettings, n_outer: int) -> Form:
     """g_i = mean_j exp(h_i - h_j) and f = g^p, in log space, by the rule of the setting."""
     return Form(
         surrogate=SURROGATES["exp"],
@@ -103,7 +110,7 @@ def make_form(setting: Setting, n_outer: int) -> Form:
     )
 
 
-def descend(split: Split, setting: Setting, batches: Batches, *, seed: int, every: int) -> Trace:
+def descend(split: Split, setting: MethodSettings, batches: Batches, *, seed: int, every: int) -> Trace:
     """Train on all of ``batches`` with a constant step, and measure on the test part."""
     x, y = np.require(split.train.x, requirements=["C", "W"]), split.train.y
     form = make_form(setting, n_outer=int((y == 0).sum()))
@@ -125,7 +132,7 @@ def descend(split: Split, setting: Setting, batches: Batches, *, seed: int, ever
 
 
 def repeat(
-    split: Split, setting: Setting, *, decay: float, seeds: int, steps: int, every: int, first: int = 0
+    split: Split, setting: MethodSettings, *, decay: float, seeds: int, steps: int, every: int, first: int = 0
 ) -> dict[str, list]:
     """Runs of as many seeds, from ``first`` on: test losses [seeds, points], objectives and seconds, drawing included.
 

@@ -11,8 +11,10 @@ from fcco_reproduce._tables import Row
 
 
 def curves(result: dict[str, Any]) -> Array:
-    """Test losses [runs, points] of the runs that did not diverge.
+    """Return test losses [runs, points] of the runs that did not diverge.
 
+    Examples
+    --------
     >>> curves({"losses": [[1.0, 0.5], [3.0, None]]})
     array([[1. , 0.5]])
     """
@@ -25,6 +27,8 @@ def summary(result: dict[str, Any]) -> Row:
 
     The deviation is that of the runs, not of a population they are drawn from, as in the paper.
 
+    Examples
+    --------
     >>> summary({"losses": [[1.0, 0.5], [1.0, 0.75], [3.0, None]]})
     {'test loss': 0.625, 'std': 0.125, 'diverged': 1}
     """

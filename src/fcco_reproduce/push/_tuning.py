@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fcco_reproduce._methods import Setting, as_tuned, grid
+from fcco_reproduce._methods import MethodSettings, as_tuned, grid
 from fcco_reproduce.datasets import Split
 from fcco_reproduce.push._data import hold_out, load, penalty
 from fcco_reproduce.push._descent import Batches, descend, draw_batches
@@ -24,7 +24,7 @@ def tune(
     gamma: list[float],
     seeds: list[int],
 ) -> list[dict[str, Any]]:
-    """The best pairs of the grid, by three measures with a fifth of the training data held out.
+    """Return the best pairs of the grid, by three measures with a fifth of the training data held out.
 
     They are the loss on that fifth, which is what is reported; the objective there, which has the weight decay; and the
     objective on the rest, which is what is minimised. All are means over seeds after the last step, and a pair with
@@ -42,8 +42,8 @@ def tune(
     ]
 
 
-def _scores(split: Split, setting: Setting, batches: dict[int, Batches]) -> tuple[float, float, float]:
-    """Loss and objective on the part held out, and the objective on the part trained on."""
+def _scores(split: Split, setting: MethodSettings, batches: dict[int, Batches]) -> tuple[float, float, float]:
+    """Return loss and objective on the part held out, and the objective on the part trained on."""
     last = len(next(iter(batches.values())).outer) // setting.batch - 1
     traces = [descend(split, setting, some, seed=seed, every=last) for seed, some in batches.items()]
     if not all(math.isfinite(trace.losses[-1]) for trace in traces):

@@ -11,7 +11,7 @@ TUNED = ("tuned alike (loss)", "tuned alike (held-out objective)", "tuned alike 
 
 
 def compare(rows: list[Row], tuning: dict[str, Any]) -> str:
-    """On agreement with the paper, on what the steps explain, on what tuning changes, and on time."""
+    """Return paragraphs on agreement with the paper, on what the steps explain, on what tuning changes, and on time."""
     by = {(row["block"], row["method"]): row for row in rows}
     exact = next(row for row in rows if row["block"] == EXACT)
     tuned = [*(_tuned(rows, block) for block in TUNED), ends_of_grid(rows, tuning)]

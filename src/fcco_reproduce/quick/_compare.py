@@ -17,7 +17,7 @@ from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
 from fcco_reproduce.quick._objectives import DIGITS, Objective, P, make
-from fcco_reproduce.quick._runs import Runs, optimum
+from fcco_reproduce.quick._runs import RunsByRate, optimum
 
 POINTS = 20
 TUNING, TEST = 101, 0  # the draws of the one are not those of the other
@@ -25,7 +25,7 @@ ORDER = ("BSGD", "SOAP", "MOAP", "SOX", "SCGD", "NASA")
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """The exact minimum, and every method at every batch size."""
+    """Return the jobs: the exact minimum, and every method at every batch size."""
     objective, steps, gammas = settings["objective"], settings["steps"], settings["gamma"]
     one = Job(minimum, {"objective": objective, "iterations": settings["lbfgs"]}, cost=steps)
     size = {"steps": steps, "rates": settings["lr"], "seeds": scale.seeds, "tuning_seeds": settings["tuning_seeds"]}
@@ -42,7 +42,10 @@ def jobs(scale: Scale, settings: Settings) -> list[Job]:
 
 
 def _starts(objective: Objective, seeds: int, seed: int) -> Tensor:
-    """Zeros for scores; for an embedding, where all zeros would be a saddle point, U(-1, 1) / sqrt(d)."""
+    """Return the starting points: zeros for scores, and U(-1, 1) / sqrt(d) for an embedding.
+
+    For an embedding, all zeros would be a saddle point.
+    """
     if objective.shape[0] == 1:
         return torch.zeros(seeds, *objective.shape)
     generator = torch.Generator().manual_seed(seed)
@@ -50,7 +53,7 @@ def _starts(objective: Objective, seeds: int, seed: int) -> Tensor:
 
 
 def minimum(*, objective: str, iterations: int) -> dict[str, float]:
-    """What L-BFGS reaches on the exact objective, from where the first run starts."""
+    """Return what L-BFGS reaches on the exact objective, from where the first run starts."""
     # Scores are cheap, and their minima flat: twice the digits.
     dtype = torch.float64 if make(objective).shape[0] == 1 else torch.float32
     made, start = make(objective, dtype), _starts(make(objective), 1, TEST)[0].to(dtype)
@@ -58,7 +61,7 @@ def minimum(*, objective: str, iterations: int) -> dict[str, float]:
 
 
 def _exact(objective: Objective, weights: Tensor, diverged: Tensor) -> list[float]:
-    """F of every run, one at a time, since all pairs take memory; infinite where it diverged."""
+    """Return F of every run, one at a time, since all pairs take memory; infinite where it diverged."""
     with torch.no_grad():
         values = [float(objective.value(w[None])) for w in weights]
     return [v if math.isfinite(v) and not out else math.inf for v, out in zip(values, diverged.tolist(), strict=True)]
@@ -75,12 +78,12 @@ def compare(
     seeds: int,
     tuning_seeds: int,
 ) -> dict[str, Any]:
-    """The best lr and gamma by the mean exact objective at the end on tuning seeds, run again on others."""
+    """Return the best lr and gamma by the mean exact objective at the end on tuning seeds, run again on others."""
     made = make(objective)
     scores: dict[tuple[float, float], float] = {}
     for gamma in gammas:
         starts = _starts(made, tuning_seeds, TUNING)
-        runs = Runs(made, method, tuple(rates), starts, steps=steps, batch=batch, gamma=gamma, seed=TUNING)
+        runs = RunsByRate(made, method, tuple(rates), starts, steps=steps, batch=batch, gamma=gamma, seed=TUNING)
         for _ in range(steps):
             runs.step()
         ends = _exact(made, runs.weights, runs.diverged)
@@ -90,12 +93,12 @@ def compare(
     setting = {"objective": objective, "method": method, "batch": batch, "lr": lr, "gamma": gamma, "steps": steps}
     setting |= {"tried": len(scores), "diverged": sum(score == math.inf for score in scores.values())}
     setting |= {"edge": lr in (rates[0], rates[-1])}
-    runs = Runs(made, method, (lr,), _starts(made, seeds, TEST), steps=steps, batch=batch, gamma=gamma, seed=TEST)
+    runs = RunsByRate(made, method, (lr,), _starts(made, seeds, TEST), steps=steps, batch=batch, gamma=gamma, seed=TEST)
     return {**setting, "per step": runs.per_step, **_curve(made, runs, steps)}
 
 
-def _curve(objective: Objective, runs: Runs, steps: int) -> dict[str, Any]:
-    """The exact objective of every seed at evenly spaced steps; None where a run has diverged."""
+def _curve(objective: Objective, runs: RunsByRate, steps: int) -> dict[str, Any]:
+    """Return the exact objective of every seed at evenly spaced steps; None where a run has diverged."""
     at = sorted({round(k * steps / POINTS) for k in range(POINTS + 1)})
     values = []
     for step in range(steps + 1):
@@ -107,7 +110,7 @@ def _curve(objective: Objective, runs: Runs, steps: int) -> dict[str, Any]:
 
 
 def row(result: dict[str, Any], least: float) -> Row:
-    """A line of the table."""
+    """Return a row of the table."""
     ends = [math.inf if value is None else value for value in result["values"][-1]]
     some = {"batch": f"{result['batch']} + {result['batch']}", "method": result["method"]}
     rest = {"lr": result["lr"], "gamma": None if result["method"] == "BSGD" else result["gamma"]}
@@ -121,7 +124,7 @@ def row(result: dict[str, Any], least: float) -> Row:
 
 
 def judge(results: list[Any], closing: str) -> Finding:
-    """Whether SOX ends below BSGD, by more than both errors, at every batch size."""
+    """Return whether SOX ends below BSGD, by more than both errors, at every batch size."""
     exact, *runs = results
     rows = [row(result, exact["minimum"]) for result in runs]
     batches = dict.fromkeys(line["batch"] for line in rows)
@@ -155,7 +158,7 @@ def _is_ahead(one: Row, other: Row) -> bool:
 
 
 def draw(results: list[Any]) -> Any:
-    """Excess by steps, a panel a batch size."""
+    """Draw the excess by steps, with one panel per batch size."""
     exact, *runs = results
     batches = list(dict.fromkeys(result["batch"] for result in runs))
     figure, axes = new_figure(len(batches), width=4.4, height=3.4)
@@ -206,10 +209,12 @@ METHOD = (
 
 
 def experiment(settings: Settings) -> Experiment:
-    """Every method on one objective.
+    """Return the experiment that compares every method on one objective.
 
-    Raises:
-        ValueError: an objective or a method that there is not, or no BSGD and SOX to compare.
+    Raises
+    ------
+    ValueError
+        If an objective or a method is unknown, or BSGD or SOX is missing from the comparison.
     """
     objective, methods = settings["objective"], settings["methods"]
     if objective not in ABOUT or not {"BSGD", "SOX"} <= set(methods) <= set(ORDER):

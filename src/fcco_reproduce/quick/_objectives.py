@@ -19,10 +19,14 @@ DIGITS = 1000
 class Batch:
     """Rows drawn for each of R runs, by what they are for.
 
-    Args:
-        sampled: rows that f is averaged over, [R, B1], numbered among the outer rows.
-        inner: rows of the first inner set, [R, B2].
-        others: rows of the second inner set, [R, B2]; unused where there is but one.
+    Parameters
+    ----------
+    sampled : Tensor
+        Rows that f is averaged over, [R, B1], numbered among the outer rows.
+    inner : Tensor
+        Rows of the first inner set, [R, B2].
+    others : Tensor
+        Rows of the second inner set, [R, B2]; unused where there is but one.
     """
 
     sampled: Tensor
@@ -34,15 +38,24 @@ class Batch:
 class Objective:
     """F(w) = 1/n sum_i f(g_i(w)) + penalty/2 |w|^2, linear in the features.
 
-    Args:
-        n: outer rows.
-        sets: how many rows each of the two inner sets has.
-        shared: of which set, 0 or 1, the outer rows are: those of a batch are the batch's of that set.
-        shape: of w, [k, d]: k scores or coordinates of d features.
-        dim: values of g_i.
-        log: whether estimates are log g.
-        outer: f, from [rows, dim] to [rows].
-        inner: estimates [R, rows, dim] of g at w [R, k, d] for rows [R, rows], from a batch.
+    Parameters
+    ----------
+    n : int
+        Outer rows.
+    sets : tuple[int, int]
+        How many rows each of the two inner sets has.
+    shared : int
+        Of which set, 0 or 1, the outer rows are: those of a batch are the batch's of that set.
+    shape : tuple[int, int]
+        Of w, [k, d]: k scores or coordinates of d features.
+    dim : int
+        Values of g_i.
+    log : bool
+        Whether estimates are log g.
+    outer : callable
+        F, from [rows, dim] to [rows].
+    inner : callable
+        Estimates [R, rows, dim] of g at w [R, k, d] for rows [R, rows], from a batch.
     """
 
     n: int
@@ -55,7 +68,7 @@ class Objective:
     inner: Callable[[Tensor, Tensor, Batch], Tensor]
 
     def value(self, w: Tensor) -> Tensor:
-        """The exact objective of every run, [R], from w [R, k, d]: every row is sampled."""
+        """Return the exact objective of every run, [R], from w [R, k, d]: every row is sampled."""
         rows, first, second = (torch.arange(size).expand(len(w), -1) for size in (self.n, *self.sets))
         estimate = self.inner(w, rows, Batch(rows, first, second)).flatten(0, 1)
         values = self.outer(estimate.squeeze(1) if self.dim == 1 else estimate).reshape(len(w), self.n)
@@ -63,7 +76,7 @@ class Objective:
 
 
 def _classes(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The ten features of the mean cell, standardised, of malignant (positive) and benign cases."""
+    """Return the ten features of the mean cell, standardised, of malignant (positive) and benign cases."""
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
@@ -74,12 +87,12 @@ def _classes(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _scores(x: Tensor, w: Tensor) -> Tensor:
-    """Scores of every row, of every run, [R, rows]."""
+    """Return scores of every row, of every run, [R, rows]."""
     return w[:, 0] @ x.T
 
 
 def p_norm_push(dtype: torch.dtype) -> Objective:
-    """How high benign cases i stand above malignant ones j: g_i = mean_j exp(h_i - h_j), f = g^p."""
+    """Return p-norm push of benign cases i above malignant ones j: g_i = mean_j exp(h_i - h_j), f = g^p."""
     positive, negative = _classes(dtype)
 
     def inner(w: Tensor, rows: Tensor, batch: Batch) -> Tensor:
@@ -100,7 +113,7 @@ def p_norm_push(dtype: torch.dtype) -> Objective:
 
 
 def average_precision(dtype: torch.dtype) -> Objective:
-    """Smooth counts of the positives, and of all cases, above malignant case i: f = -g_1 / g_2."""
+    """Return average precision, from smooth counts of positives and of all cases above case i: f = -g_1 / g_2."""
     positive, negative = _classes(dtype)
 
     def inner(w: Tensor, rows: Tensor, batch: Batch) -> Tensor:
@@ -130,7 +143,7 @@ def average_precision(dtype: torch.dtype) -> Objective:
 
 
 def neighbours(dtype: torch.dtype) -> Objective:
-    """How often a random near neighbour j of a digit i is the same digit: g_i sums exp(-|Ax_i - Ax_j|^2)."""
+    """Return NCA, the share of random neighbours j of a digit i in its class: g_i sums exp(-|Ax_i - Ax_j|^2)."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -167,5 +180,5 @@ def _log_sum(terms: Tensor) -> Tensor:
 
 @cache
 def make(name: str, dtype: torch.dtype = torch.float32) -> Objective:
-    """An objective by its name."""
+    """Return an objective by its name."""
     return {"p-norm push": p_norm_push, "average precision": average_precision, "NCA": neighbours}[name](dtype)

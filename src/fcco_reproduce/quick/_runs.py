@@ -12,22 +12,34 @@ from fcco.optim import MovingAverageSGD
 from fcco_reproduce.quick._objectives import PENALTY, Batch, Objective
 
 
-class Runs:
+class RunsByRate:
     """One method at every learning rate, each with the same seeds; a run that diverges stays where it began.
 
-    Args:
-        objective: what to minimise.
-        method: a name of ``fcco.METHODS``.
-        rates: learning rates, at the start of a cosine.
-        starts: where the seeds of each rate begin, [S, k, d].
-        steps: how many there will be.
-        batch: B1 = B2.
-        gamma: of the table, where the method has one.
-        beta: of the gradient's average, where the method has one.
-        seed: of all draws; the rates see the same batches.
+    Parameters
+    ----------
+    objective : Objective
+        What to minimise.
+    method : str
+        A name of ``fcco.METHODS``.
+    rates : tuple of float
+        Learning rates, at the start of a cosine.
+    starts : Tensor
+        Where the seeds of each rate begin, [S, k, d].
+    steps : int
+        How many there will be.
+    batch : int
+        B1 = B2.
+    gamma : float
+        Of the table, where the method has one.
+    beta : float
+        Of the gradient's average, where the method has one.
+    seed : int
+        Of all draws; the rates see the same batches.
 
+    Examples
+    --------
     >>> from fcco_reproduce.quick._objectives import make
-    >>> runs = Runs(make("p-norm push"), "SOX", (0.01, 0.1), torch.zeros(3, 1, 10), steps=5, batch=4)
+    >>> runs = RunsByRate(make("p-norm push"), "SOX", (0.01, 0.1), torch.zeros(3, 1, 10), steps=5, batch=4)
     >>> runs.step()
     >>> runs.weights.shape, runs.diverged.any().item()
     (torch.Size([6, 1, 10]), False)
@@ -87,7 +99,7 @@ class Runs:
         return Batch((first, second)[self.objective.shared], first, second)
 
     def _checked(self, estimate: Tensor) -> Tensor:
-        """Estimates, with a harmless one for runs that have left the range of numbers."""
+        """Return the estimates, with a harmless value for runs that have diverged."""
         values = estimate.detach()
         good = (values < math.inf) if self.objective.log else values.isfinite()
         self.diverged |= ~good.all(2).all(1)
@@ -104,7 +116,7 @@ class Runs:
 
 
 def optimum(objective: Objective, start: Tensor, iterations: int) -> float:
-    """The least value that L-BFGS finds from ``start`` [k, d], in the precision of the objective."""
+    """Return the least value that L-BFGS finds from ``start`` [k, d], in the precision of the objective."""
     w = start[None].clone().requires_grad_()
     optimizer = torch.optim.LBFGS([w], max_iter=iterations, tolerance_change=1e-12, line_search_fn="strong_wolfe")
 

@@ -55,7 +55,7 @@ def boost(*, epsilon: float, batch: int, factor: float, replicas: int) -> dict[s
 
 
 def decreasing(*, steps: int, replicas: int) -> dict[str, Any]:
-    """Theorem 4: |w_t - w*|^2, and the excess of the average of the iterates, of every seed."""
+    """Run Theorem 4 and return |w_t - w*|^2 and the excess of the averaged iterate, for every seed."""
     problem, regulariser = pseudo_huber("convex", n=ROWS, sigma=1.0, zeta=1.0), SquaredL2(MU)
     sizes: dict[str, Any] = {"outer_batch": 8, "inner_batch": 4}
     optimum = minimiser(lambda w: problem.value(w) + regulariser(w), problem.start)
@@ -76,7 +76,7 @@ def decreasing(*, steps: int, replicas: int) -> dict[str, Any]:
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """Theorem 2 as it stands, Theorem 2 with a practical factor, and Theorem 4."""
+    """Return the jobs: Theorem 2 as it stands, Theorem 2 with a practical factor, and Theorem 4."""
     epsilon, steps, replicas = settings["epsilon"], settings["steps"], RUNS_PER_SEED * scale.seeds
     with_factor = {"epsilon": epsilon, "batch": 8, "factor": FACTOR, "replicas": replicas}
     return [
@@ -105,7 +105,7 @@ def _fit(what: str, steps: list[int], runs: Any, from_step: int = 0) -> Row:
 
 
 def judge(results: list[Any]) -> Finding:
-    """The exponents of the excess and of the distance, by steps."""
+    """Return the exponents of the excess and of the distance, by steps."""
     quick, slow, *plain = results
     rows = [
         _fit("SOX-boost: F(w) - F* after a stage, by its length", quick["steps"], quick["excess"]),
@@ -145,7 +145,7 @@ def judge(results: list[Any]) -> Finding:
 
 
 def draw(results: list[Any]) -> Any:
-    """The excess by stage, and the distance by step."""
+    """Draw the excess by stage, and the distance by step."""
     figure, (left, right) = new_figure(2)
     quick, slow = results[:2]
     excess = np.array(quick["excess"])
@@ -176,7 +176,7 @@ METHOD = (
 
 
 def experiment(settings: Settings) -> Experiment:
-    """Theorems 2 and 4."""
+    """Return the experiment on Theorems 2 and 4."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],

@@ -9,8 +9,10 @@ import numpy as np
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:
-    """The slope of the least-squares line through (log x, log y).
+    """Return the slope of the least-squares line through (log x, log y).
 
+    Examples
+    --------
     >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
     2.0
     """
@@ -18,8 +20,10 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def exponent_error(x: Sequence[float], runs: Any) -> float:
-    """Two standard errors of the exponent of the mean of ``runs`` [seeds, points], by the jackknife over seeds.
+    """Return two standard errors of the exponent of the mean of ``runs`` [seeds, points], by the jackknife over seeds.
 
+    Examples
+    --------
     >>> exponent_error([1, 2], [[1.0, 2.0], [1.0, 2.0]])
     0.0
     """

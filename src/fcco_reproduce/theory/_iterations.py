@@ -20,7 +20,7 @@ REFERENCE: dict[str, Any] = {"epsilon": 0.25, "n": 64, "outer_batch": 8, "inner_
 
 
 def binding_terms(*, epsilon: float, n: int, outer_batch: int, inner_batch: int) -> str:
-    """Which terms of Theorem 1 decide gamma and lr: its first regime is T ~ n / (B1 B2 epsilon^4)."""
+    """Return which terms of Theorem 1 decide gamma and lr: its first regime is T ~ n / (B1 B2 epsilon^4)."""
     constants = pseudo_huber(n=2, **NOISE).constants
     assert constants is not None
     rates = theory.sox(constants, n=n, outer_batch=outer_batch, inner_batch=inner_batch, epsilon=epsilon, gap=1.0)
@@ -35,7 +35,7 @@ def binding_terms(*, epsilon: float, n: int, outer_batch: int, inner_batch: int)
 def iterations(
     *, epsilon: float, n: int, outer_batch: int, inner_batch: int, step_factor: float, seeds: int, seed: int = 0
 ) -> dict[str, Any]:
-    """The first T with 1/T sum_t |grad F(w_t)|^2 <= epsilon^2: in the mean over seeds, and for each of them.
+    """Return the first T with 1/T sum_t |grad F(w_t)|^2 <= epsilon^2: in the mean over seeds, and for each of them.
 
     The gradient is exact, and measured at some 300 steps, evenly spaced, up to 20 times the number that a gradient
     flow would need. None: not reached by then.
@@ -67,6 +67,6 @@ def iterations(
 
 
 def spread(result: dict[str, Any]) -> tuple[float, float]:
-    """The least and the most steps that a seed took; infinite where one did not arrive."""
+    """Return the least and the most steps that a seed took; infinite where one did not arrive."""
     own = [math.inf if steps is None else steps for steps in result["own"]]
     return float(np.min(own)), float(np.max(own))

@@ -30,7 +30,7 @@ TUNING_SEED, TEST_SEED = 6, 7
 def trial(
     *, problem: str, method: str, lr: float, gamma: float, beta: float, budget: int, seeds: int, seed: int
 ) -> Any:
-    """The excess of every seed, at evenly spaced numbers of inner evaluations; None where a run diverged."""
+    """Return the excess of every seed, at evenly spaced numbers of inner evaluations; None where a run diverged."""
     made: KnownProblem = PROBLEMS[problem]()
     assert made.optimum is not None
     least, first = float(made.value(made.optimum)), float(made.value(made.start))
@@ -50,7 +50,7 @@ def trial(
 
 
 def compare(*, problem: str, method: str, budget: int, seeds: int, tuning: dict[str, list[float]]) -> dict[str, Any]:
-    """The best setting of the grid, chosen on tuning seeds by the mean excess at the end, run on others."""
+    """Return the best setting of the grid, chosen on tuning seeds by the mean excess at the end, run on others."""
     made = METHODS[method]
     gammas = [1.0] if method == "BSGD" else tuning["gamma"]
     betas = tuning["beta"] if made.momentum else [1.0]
@@ -68,7 +68,7 @@ def compare(*, problem: str, method: str, budget: int, seeds: int, tuning: dict[
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """Every method on every problem."""
+    """Return the jobs: every method on every problem."""
     steps = settings["steps"]
     budget = steps * SIZES["outer_batch"] * SIZES["inner_batch"]
     return [
@@ -89,7 +89,7 @@ def jobs(scale: Scale, settings: Settings) -> list[Job]:
 
 
 def _final(result: dict[str, Any]) -> tuple[float, float]:
-    """The mean excess of the last quarter, as a share of the first, and two standard errors."""
+    """Return the mean excess of the last quarter, as a share of the first, and two standard errors."""
     if result["excess"] is None:
         return math.inf, math.nan
     values = np.array(result["excess"])
@@ -102,7 +102,7 @@ def _half_way(result: dict[str, Any]) -> float:
 
 
 def judge(results: list[Any]) -> Finding:
-    """The excess at the end, at equal inner evaluations."""
+    """Return the excess at the end, at equal inner evaluations."""
     rows = []
     for result in results:
         share, error = _final(result)
@@ -115,14 +115,14 @@ def judge(results: list[Any]) -> Finding:
             | {"lr": result["lr"], "gamma": result["gamma"], "beta": result["beta"]}
             | {"grid": result["tried"], "diverged": result["diverged"]}
         )
-    ahead, alike, parts = True, 0, []
+    ahead, ties, parts = True, 0, []
     half = {(r["problem"], r["method"]): _half_way(r) for r in results}
     for problem in PROBLEMS:
         found = {row["method"]: row for row in rows if row["problem"] == problem}
         shares = {method: row["excess / excess at the start"] for method, row in found.items()}
         order = sorted(shares, key=lambda method: shares[method])
         ahead = ahead and shares["SOX"] < min(shares["SCGD"], shares["NASA"])
-        alike += abs(shares["SOX"] - shares["SOAP"]) <= found["SOX"]["+-"] + found["SOAP"]["+-"]
+        ties += abs(shares["SOX"] - shares["SOAP"]) <= found["SOX"]["+-"] + found["SOAP"]["+-"]
         parts.append(f"{problem}: " + ", ".join(f"{method} {shares[method]:.2g}" for method in order))
     early = sum(half[p, "SOX"] < min(half[p, "SCGD"], half[p, "NASA"]) for p in PROBLEMS)
     at_end = sum(result["edge"] for result in results)
@@ -130,7 +130,7 @@ def judge(results: list[Any]) -> Finding:
         f"Excess at the end, as a share of that at the start, best first. {'; '.join(parts)}. SCGD and NASA evaluate "
         "all n rows a step and take n / B1 = 13 to 16 times fewer steps; that is their cost here. 'Holds' says that "
         f"SOX is ahead of both on every problem at the end (on {early} of {len(PROBLEMS)} at half the budget), and no "
-        f"more: SOX and SOAP differ by less than their errors on {alike} of {len(PROBLEMS)}, and what the plug-in "
+        f"more: SOX and SOAP differ by less than their errors on {ties} of {len(PROBLEMS)}, and what the plug-in "
         "(BSGD) loses depends on the problem. In the nonconvex one, f is even around the optimum, so that the plug-in "
         f"has no bias there, and loses little. The best lr is at an end of the grid for {at_end} of {len(rows)} rows."
     )
@@ -138,7 +138,7 @@ def judge(results: list[Any]) -> Finding:
 
 
 def draw(results: list[Any]) -> Any:
-    """A panel for every problem."""
+    """Draw a panel for every problem."""
     figure, axes = new_figure(len(PROBLEMS), width=2.7)
     for ax, problem in zip(axes, PROBLEMS, strict=True):
         for result in (r for r in results if r["problem"] == problem):
@@ -164,7 +164,7 @@ METHOD = (
 
 
 def experiment(settings: Settings) -> Experiment:
-    """All methods, tuned alike."""
+    """Return the experiment that compares all methods, tuned on the same grid."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],

@@ -18,17 +18,28 @@ from fcco.solvers.problems import KnownProblem
 class Replicas:
     """S independent runs; all that is random differs between them, and nothing else.
 
-    Args:
-        problem: what to solve.
-        method: a name of ``fcco.METHODS``.
-        count: S.
-        outer_batch: B1, of each run.
-        inner_batch: B2.
-        seed: of all draws.
-        every_row: begin with an estimate of every row from ``inner_batch`` samples, as the theorems do; otherwise a row
-            begins at its first visit, as in :func:`fcco.solve`.
-        regulariser: taken into account by its proximal step.
+    Parameters
+    ----------
+    problem : KnownProblem
+        What to solve.
+    method : str
+        A name of ``fcco.METHODS``.
+    count : int
+        S.
+    outer_batch : int
+        B1, of each run.
+    inner_batch : int
+        B2.
+    seed : int
+        Of all draws.
+    every_row : bool
+        Begin with an estimate of every row from ``inner_batch`` samples, as the theorems do; otherwise a row
+        begins at its first visit, as in :func:`fcco.solve`.
+    regulariser : Regulariser or None
+        Taken into account by its proximal step.
 
+    Examples
+    --------
     >>> from fcco.solvers.problems import pseudo_huber
     >>> runs = Replicas(pseudo_huber(n=8), "SOX", count=3, outer_batch=4, inner_batch=2, seed=0)
     >>> runs.step(lr=0.1, beta=0.5, gamma=0.5)
@@ -116,7 +127,7 @@ class Replicas:
         return self.objective() - self.problem.value(self.problem.optimum)
 
     def tracking_error(self, at: Tensor | None = None) -> Tensor:
-        """Xi of every run, [S]: the mean over rows of |u_i - g_i(w)|^2, at the present w or at others [S, d]."""
+        """Return Xi of every run, [S]: the mean over rows of |u_i - g_i(w)|^2, at the present w or at others [S, d]."""
         assert self.problem.exact_inner is not None
         w = self.weights if at is None else at
         exact = vmap(self.problem.exact_inner)(w).reshape(self.count, self.problem.n, -1)

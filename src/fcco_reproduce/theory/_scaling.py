@@ -28,7 +28,7 @@ SYMBOLS = {"epsilon": "epsilon", "n": "n", "outer_batch": "B1", "inner_batch": "
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """Every value of one size with the others at their reference, by every factor of the step."""
+    """Return the jobs: every value of one size with the others at their reference, by every factor of the step."""
     some = []
     for size, values in settings["values"].items():
         for value in values:
@@ -87,7 +87,7 @@ def _row(results: list[Any], size: str) -> Row:
 
 
 def judge(results: list[Any]) -> Finding:
-    """Fitted exponents next to the predicted ones."""
+    """Return fitted exponents next to the predicted ones."""
     rows = [_row(results, size) for size in PREDICTED]
     # NumPy's, which passes on what is no number.
     off = float(np.max([abs(row["fitted exponent"] - row["predicted exponent"]) for row in rows]))
@@ -103,7 +103,7 @@ def judge(results: list[Any]) -> Finding:
 
 
 def _larger_steps(results: list[Any]) -> str:
-    """What comes of steps that are larger than those of the common factor."""
+    """Return what comes of steps that are larger than those of the common factor."""
     if not _other_factors(results):
         return ""
     larger, *largest = _other_factors(results)
@@ -132,7 +132,7 @@ def _larger_steps(results: list[Any]) -> str:
 
 
 def draw(results: list[Any]) -> Any:
-    """A panel for every size."""
+    """Draw a panel for every size."""
     figure, axes = new_figure(4, width=2.6, height=2.8)
     for ax, (size, predicted) in zip(axes, PREDICTED.items(), strict=True):
         series, factors = _series(results, size), _other_factors(results)
@@ -163,7 +163,7 @@ METHOD = (
 
 
 def experiment(settings: Settings) -> Experiment:
-    """Theorem 1's dependence on every size."""
+    """Return the experiment: Theorem 1's dependence on every size."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],

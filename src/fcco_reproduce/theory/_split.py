@@ -24,7 +24,7 @@ STEPS = 300
 
 
 def by_theorem(*, outer_batch: int, seeds: int) -> dict[str, Any]:
-    """Steps to epsilon = 0.25 with rates proportional to Theorem 1's for this split."""
+    """Return steps to epsilon = 0.25 with rates proportional to Theorem 1's for this split."""
     sizes: dict[str, Any] = {
         "epsilon": 0.25,
         "n": ROWS,
@@ -48,7 +48,7 @@ def by_tuning(*, outer_batch: int, lr: float, gamma: float, steps: int, seeds: i
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """Every split, by the theorem and on a grid of lr and gamma."""
+    """Return the jobs: every split, by the theorem and on a grid of lr and gamma."""
     splits, steps = settings["outer_batch"], {"steps": STEPS, "seeds": scale.seeds}
     some = [Job(by_theorem, {"outer_batch": b, "seeds": scale.seeds}, cost=40_000 / (b * (BUDGET - b))) for b in splits]
     some += [
@@ -61,7 +61,7 @@ def jobs(scale: Scale, settings: Settings) -> list[Job]:
 
 
 def _parts(results: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Results by the theorem, and the best of the grid for every split."""
+    """Return results by the theorem, and the best of the grid for every split."""
     by_rates = [r for r in results if "mean" in r]
     tuned = []
     for split in (r["outer_batch"] for r in by_rates):
@@ -71,7 +71,7 @@ def _parts(results: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def judge(results: list[Any]) -> Finding:
-    """Where the best split is, by both measures."""
+    """Return where the best split is, by both measures."""
     by_rates, tuned = _parts(results)
     rows = []
     for rates, best in zip(by_rates, tuned, strict=True):
@@ -103,7 +103,7 @@ def judge(results: list[Any]) -> Finding:
 
 
 def draw(results: list[Any]) -> Any:
-    """Steps to epsilon, and tuned gradients, by B1."""
+    """Draw steps to epsilon, and tuned gradients, by B1."""
     by_rates, tuned = _parts(results)
     figure, (left, right) = new_figure(2)
     splits = [r["outer_batch"] for r in by_rates]
@@ -133,7 +133,7 @@ METHOD = (
 
 
 def experiment(settings: Settings) -> Experiment:
-    """Where to split a batch."""
+    """Return the experiment on where to split a batch."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],

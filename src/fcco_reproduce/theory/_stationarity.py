@@ -20,7 +20,7 @@ ROWS = 32
 
 
 def run(*, epsilon: float, seeds: int) -> dict[str, Any]:
-    """SOX for as long and with the rates that the theorem says; the running mean of |grad F|^2 of every seed."""
+    """Run SOX with the steps and rates of the theorem; return the running mean of |grad F|^2 of every seed."""
     problem = pseudo_huber(n=ROWS)
     assert problem.constants is not None
     gap = float(problem.value(problem.start))
@@ -38,12 +38,12 @@ def run(*, epsilon: float, seeds: int) -> dict[str, Any]:
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """One for every epsilon; the steps grow as epsilon^-4."""
+    """Return one job for every epsilon; the steps grow as epsilon^-4."""
     return [Job(run, {"epsilon": e, "seeds": scale.seeds}, cost=200 * e**-4) for e in settings["epsilon"]]
 
 
 def judge(results: list[Any]) -> Finding:
-    """The last running mean, over epsilon^2."""
+    """Return the last running mean, over epsilon^2."""
     rows = []
     for result in results:
         shares = torch.tensor(result["averages"][-1], dtype=torch.float64) / result["epsilon"] ** 2
@@ -71,7 +71,7 @@ def _reached(result: dict[str, Any]) -> int | None:
 
 
 def draw(results: list[Any]) -> Any:
-    """The running means over epsilon^2, against the share of T."""
+    """Draw the running means over epsilon^2, against the share of T."""
     figure, (ax,) = new_figure(width=4.6)
     for k, result in enumerate(results):
         shares = torch.tensor(result["averages"]) / result["epsilon"] ** 2
@@ -94,7 +94,7 @@ METHOD = (
 
 
 def experiment(settings: Settings) -> Experiment:
-    """Theorem 1 as it stands."""
+    """Return the experiment on Theorem 1 as it stands."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],

@@ -20,7 +20,7 @@ RUNS_PER_SEED = 20
 
 
 def simulate(*, gamma: float, lr: float, steps: int, replicas: int) -> dict[str, Any]:
-    """Both sides of the lemma at every step, and the standard error of their difference."""
+    """Return both sides of the lemma at every step, and the standard error of their difference."""
     problem = pseudo_huber(n=SIZES["n"], sigma=0.5, zeta=0.5)
     assert problem.constants is not None
     batches: dict[str, Any] = {"outer_batch": SIZES["outer_batch"], "inner_batch": SIZES["inner_batch"]}
@@ -49,7 +49,7 @@ def simulate(*, gamma: float, lr: float, steps: int, replicas: int) -> dict[str,
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """One for every pair of rates."""
+    """Return one job for every pair of rates."""
     steps, replicas = settings["steps"], RUNS_PER_SEED * scale.seeds
     return [
         Job(simulate, {"gamma": gamma, "lr": lr, "steps": steps, "replicas": replicas}, cost=2 * steps)
@@ -58,7 +58,7 @@ def jobs(scale: Scale, settings: Settings) -> list[Job]:
 
 
 def judge(results: list[Any]) -> Finding:
-    """The largest ratio of the two sides, over all steps."""
+    """Return the largest ratio of the two sides, over all steps."""
     rows = []
     for result in results:
         left, right, margin, without = (
@@ -84,7 +84,7 @@ def judge(results: list[Any]) -> Finding:
 
 
 def draw(results: list[Any]) -> Any:
-    """Both sides, and their ratio."""
+    """Draw both sides, and their ratio."""
     figure, (left, right) = new_figure(2)
     for k, result in enumerate(results):
         steps = np.arange(1, len(result["steps"]) + 1)
@@ -108,7 +108,7 @@ METHOD = (
 
 
 def experiment(settings: Settings) -> Experiment:
-    """Lemma 1."""
+    """Return the experiment on Lemma 1."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],
