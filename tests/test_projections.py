@@ -148,7 +148,7 @@ class TestProx:
             assert prox(x, step).shape == x.shape
 
     def test_refuses_a_negative_step(self, prox, value, step):
-        with pytest.raises(ValueError, match=r"step must be a finite number >= 0, got -1.0"):
+        with pytest.raises(ValueError, match=r"step must be finite and not negative, got -1.0"):
             prox(POINTS[1], -1.0)
 
 
@@ -166,7 +166,7 @@ def test_regularisers(regulariser, value, mu):
 @pytest.mark.parametrize("radius", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("project", [P.project_ball, P.project_simplex, P.project_l1_ball])
 def test_refuses_a_radius(project, radius):
-    with pytest.raises(ValueError, match=f"radius must be a positive number, got {radius}"):
+    with pytest.raises(ValueError, match=f"radius must be positive and finite, got {radius}"):
         project(POINTS[1], radius)
 
 
@@ -189,7 +189,7 @@ def test_refuses_an_empty_box(lower, upper):
     ],
 )
 def test_refuses_negative_weights(make):
-    with pytest.raises(ValueError, match=r"must be a finite number >= 0, got -1.0"):
+    with pytest.raises(ValueError, match=r"must be finite and not negative, got -1.0"):
         make()
 
 

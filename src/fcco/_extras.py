@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -41,3 +43,35 @@ def import_extra(module: str, what: str, extra: str = "reproduce") -> Any:
     except ImportError as missing:
         message = f"{what} needs {package_of(module)}: pip install 'fcco[{extra}]'"
         raise ImportError(message, name=missing.name) from missing
+
+
+@contextmanager
+def progress_bar(shown: bool, total: int, initial: int, label: str) -> Iterator[Callable[[int], Any]]:
+    """Show the progress of a loop on stderr.
+
+    Parameters
+    ----------
+    shown : bool
+        If False, nothing is shown, and tqdm is not needed.
+    total : int
+        Number of steps.
+    initial : int
+        Number of steps done before.
+    label : str
+        Text in front of the bar.
+
+    Yields
+    ------
+    callable
+        To be called with the number of steps just done.
+
+    Raises
+    ------
+    ImportError
+        If tqdm is not installed.
+    """
+    if not shown:
+        yield lambda steps: None
+        return
+    with closing(import_extra("tqdm", "progress=True").tqdm(total=total, initial=initial, desc=label)) as bar:
+        yield bar.update

@@ -28,7 +28,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fcco._checks import whole_number
-from fcco._visits import (
+from fcco._sampling import (
     Pool,
     VisitSampler,
     even_visits,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import check_finite, shape_of
-from fcco.theory._checks import number
+from fcco.theory._checks import non_negative, positive
 
 __all__ = [
     "ElasticNet",
@@ -35,17 +35,6 @@ def _check_point(x: Tensor) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"x must be a tensor of a floating dtype, got {got}")
-
-
-def _check_radius(radius: float) -> None:
-    if not 0 < number("radius", radius) < math.inf:
-        raise ValueError(f"radius must be a positive number, got {radius!r}")
-
-
-def _check_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= number(name, value) < math.inf:
-            raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
 
 
 def project_ball(
@@ -68,7 +57,7 @@ def project_ball(
     >>> project_ball(torch.tensor([3.0, 4.0]), radius=1.0)
     tensor([0.6000, 0.8000])
     """
-    _check_radius(radius)
+    positive("radius", radius)
     _check_point(x)
     if x.numel() == 0:
         return x
@@ -146,7 +135,7 @@ def project_simplex(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
     >>> project_simplex(torch.tensor([0.5, 1.0, -1.0]))
     tensor([0.2500, 0.7500, 0.0000])
     """
-    _check_radius(radius)
+    positive("radius", radius)
     _check_point(x)
     check_finite(x, log=False, name="x")
     if dim is None:
@@ -176,7 +165,7 @@ def project_l1_ball(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
     >>> project_l1_ball(torch.tensor([-0.5, 1.0, 0.1]))
     tensor([-0.2500,  0.7500,  0.0000])
     """
-    _check_radius(radius)
+    positive("radius", radius)
     _check_point(x)
     check_finite(x, log=False, name="x")
     sizes = x.abs()
@@ -200,7 +189,8 @@ def prox_l1(x: Tensor, step: float, weight: float = 1.0) -> Tensor:
     >>> prox_l1(torch.tensor([-2.0, 0.3]), step=0.5)
     tensor([-1.5000,  0.0000])
     """
-    _check_not_negative(step=step, weight=weight)
+    non_negative("step", step)
+    non_negative("weight", weight)
     return x - x.clamp(-step * weight, step * weight)
 
 
@@ -220,7 +210,8 @@ def prox_l2(x: Tensor, step: float, weight: float = 1.0) -> Tensor:
     >>> prox_l2(torch.tensor([3.0]), step=0.5)
     tensor([2.])
     """
-    _check_not_negative(step=step, weight=weight)
+    non_negative("step", step)
+    non_negative("weight", weight)
     return x / (1 + step * weight)
 
 
@@ -271,7 +262,7 @@ class SquaredL2:
     mu: float
 
     def __post_init__(self) -> None:
-        _check_not_negative(mu=self.mu)
+        non_negative("mu", self.mu)
 
     def __call__(self, w: Tensor) -> Tensor:
         """R(w)."""
@@ -294,7 +285,8 @@ class ElasticNet:
     l2: float
 
     def __post_init__(self) -> None:
-        _check_not_negative(l1=self.l1, l2=self.l2)
+        non_negative("l1", self.l1)
+        non_negative("l2", self.l2)
 
     @property
     def mu(self) -> float:

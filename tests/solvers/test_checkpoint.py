@@ -12,18 +12,19 @@ import torch
 import fcco
 from fcco.projections import ElasticNet, project_ball, project_box
 from fcco.schedules import RunningMean
-from fcco.solvers import Stage
-from solvers.cases import BALL, METHODS, RATES, STAGES, exponential, least_squares
+from fcco.solvers import Accuracy, Checkpoint, SOXBoost, Stage
+from solvers.cases import BALL, CALLS, RATES, STAGES, exponential, least_squares
 
 CASES = {
-    **METHODS,
-    "SOX-boost": {"stages": STAGES, "pass_on": "average", "epsilon": 0.1, "radius": 1.0},
-    "sox_boost": {"stages": STAGES, "pass_on": "random"},
-    "Sox-Boost": {"stages": [Stage(0.05, 0.3, lambda step: 1 / (step + 1), 20)] * 2},
-    "SOX": {**RATES, "gamma": RunningMean(0.1), "lr": lambda step: 0.1 / (step + 1)},
+    **CALLS,
+    "average": {"method": SOXBoost(STAGES, pass_on="average"), "accuracy": Accuracy(0.1, radius=1.0)},
+    "random": {"method": SOXBoost(STAGES, pass_on="random")},
+    "schedules": {"method": SOXBoost([Stage(0.05, 0.3, lambda step: 1 / (step + 1), 20)] * 2)},
+    "running-mean": {"method": "SOX", **RATES, "gamma": RunningMean(0.1), "lr": lambda step: 0.1 / (step + 1)},
 }
 PROBLEM, _ = exponential()
-SOLVE = partial(fcco.solve, outer_batch=4, inner_batch=2, record_every=6, random_state=3)
+BOOST = SOXBoost(STAGES)
+SOLVE = partial(fcco.solve, outer_batch=4, inner_batch=2, record=6, random_state=3)
 
 
 def timeless(solution):
@@ -44,24 +45,24 @@ def stop_at(step):
 
 
 @pytest.mark.parametrize("step", [1, 15, 17, 24])
-@pytest.mark.parametrize("method", CASES)
-def test_stopped_and_resumed(method, step, tmp_path):
+@pytest.mark.parametrize("name", CASES)
+def test_stopped_and_resumed(name, step, tmp_path):
     """15 is between two stages of SOX-boost, 17 and 24 are within the second, and 24 is one that is recorded."""
-    options, checkpoint = CASES[method], tmp_path / "run.pt"
-    stopped = SOLVE(PROBLEM, method, **options, checkpoint=checkpoint, callback=stop_at(step))
+    options, checkpoint = CASES[name], tmp_path / "run.pt"
+    stopped = SOLVE(PROBLEM, **options, checkpoint=checkpoint, callback=stop_at(step))
     assert (stopped.steps, stopped.stopped_early) == (step, True)
     assert stopped.history["step"][-1] == step
-    resumed = SOLVE(PROBLEM, method, **options, checkpoint=checkpoint)
-    assert_same(resumed, SOLVE(PROBLEM, method, **options))
+    resumed = SOLVE(PROBLEM, **options, checkpoint=checkpoint)
+    assert_same(resumed, SOLVE(PROBLEM, **options))
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
 
 
 def test_stopped_many_times(tmp_path):
     checkpoint = tmp_path / "run.pt"
     for step in (2, 3, 15, 16, 35, 59):
-        SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=checkpoint, callback=stop_at(step))
-    resumed = SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=checkpoint)
-    assert_same(resumed, SOLVE(PROBLEM, "sox-boost", stages=STAGES))
+        SOLVE(PROBLEM, BOOST, checkpoint=checkpoint, callback=stop_at(step))
+    resumed = SOLVE(PROBLEM, BOOST, checkpoint=checkpoint)
+    assert_same(resumed, SOLVE(PROBLEM, BOOST))
 
 
 def test_crashed_and_resumed(tmp_path):
@@ -76,8 +77,8 @@ def test_crashed_and_resumed(tmp_path):
 
     fragile = dataclasses.replace(PROBLEM, inner=inner)
     with pytest.raises(RuntimeError, match="the power is out") as caught:
-        SOLVE(fragile, **RATES, checkpoint=checkpoint, checkpoint_every=5)
-    assert caught.value.__notes__ == ["in step 22 of sox on exponential (the first is 0)"]
+        SOLVE(fragile, **RATES, checkpoint=Checkpoint(checkpoint, every=5))
+    assert caught.value.__notes__ == ["in step 22 of sox on exponential (the first step is 0)"]
     calls.clear()
     resumed = SOLVE(dataclasses.replace(PROBLEM, inner=PROBLEM.inner), **RATES, checkpoint=checkpoint)
     assert_same(resumed, SOLVE(PROBLEM, **RATES))
@@ -114,7 +115,7 @@ def test_a_torn_save_leaves_the_last_one(tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(torch, "save", torn)
     with pytest.raises(type(error)):
-        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, checkpoint_every=1)
+        SOLVE(PROBLEM, **RATES, checkpoint=Checkpoint(checkpoint, every=1))
     monkeypatch.undo()
     assert checkpoint.read_bytes() == whole
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
@@ -134,7 +135,7 @@ def test_a_save_is_one_rename(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", rename)
     with pytest.raises(OSError, match="no rename"):
-        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, checkpoint_every=4)
+        SOLVE(PROBLEM, **RATES, checkpoint=Checkpoint(checkpoint, every=4))
     assert seen == [(12, True)]
     assert checkpoint.read_bytes() == whole
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
@@ -168,7 +169,7 @@ OTHERS = {
     "gamma": ({"gamma": lambda step: 0.3}, {"gamma": lambda step: 0.3 if step < 39 else 0.1}),
     "steps": ({}, {"steps": 41}),
     "seed": ({}, {"random_state": 4}),
-    "record_every": ({}, {"record_every": 7}),
+    "record": ({}, {"record": 7}),
     "regulariser": ({"regulariser": ElasticNet(0.1, 0.1)}, {"regulariser": ElasticNet(0.1, 0.2)}),
     "projection": ({"projection": BALL}, {"projection": partial(project_ball, radius=1.3)}),
     "safeguard": ({}, {"safeguard": False}),
@@ -189,9 +190,9 @@ def test_refuses_the_checkpoint_of_another_run(name, tmp_path):
 
 @pytest.mark.parametrize("stages", [STAGES[:2], [*STAGES[:2], dataclasses.replace(STAGES[2], steps=3)]])
 def test_refuses_other_stages(stages, tmp_path):
-    SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=tmp_path / "run.pt", callback=stop_at(2))
+    SOLVE(PROBLEM, BOOST, checkpoint=tmp_path / "run.pt", callback=stop_at(2))
     with pytest.raises(ValueError, match=r"belongs to another run: its (number of stages|steps)"):
-        SOLVE(PROBLEM, "sox-boost", stages=stages, checkpoint=tmp_path / "run.pt")
+        SOLVE(PROBLEM, SOXBoost(stages), checkpoint=tmp_path / "run.pt")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"hello"], ids=["empty", "text", "word"])
@@ -247,7 +248,7 @@ def test_numbers_of_numpy(tmp_path):
     """They are numbers like any other, and a checkpoint holds Python's own."""
     problem = dataclasses.replace(PROBLEM, n=np.int64(PROBLEM.n), dim=np.int64(1))
     numbers = {"lr": np.float64(0.05), "beta": lambda step: np.float64(0.3), "gamma": np.float32(0.25)}
-    options = {**numbers, "steps": np.int64(40), "outer_batch": np.int64(4), "record_every": np.int64(6)}
+    options = {**numbers, "steps": np.int64(40), "outer_batch": np.int64(4), "record": np.int64(6)}
     SOLVE(problem, **options, checkpoint=tmp_path / "run.pt", callback=stop_at(9))
     resumed = SOLVE(problem, **options, checkpoint=tmp_path / "run.pt")
     assert_same(resumed, SOLVE(PROBLEM, **{**RATES, "gamma": 0.25}))
@@ -373,7 +374,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path, ctrl_c):
         return values
 
     with pytest.raises(KeyboardInterrupt):
-        SOLVE(failing_at(20, press), **RATES, checkpoint=tmp_path / "run.pt", checkpoint_every=5)
+        SOLVE(failing_at(20, press), **RATES, checkpoint=Checkpoint(tmp_path / "run.pt", every=5))
     assert saved_step(tmp_path / "run.pt") == 15
     assert_same(SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt"), SOLVE(PROBLEM, **RATES))
 

@@ -7,7 +7,7 @@ import torch
 
 import fcco
 from fcco.projections import ElasticNet, SquaredL2, project_ball
-from fcco.solvers import Stage, problems
+from fcco.solvers import SOXBoost, Stage, problems
 
 STEPS = 600
 SIZES = {"outer_batch": 8, "inner_batch": 4}
@@ -32,12 +32,14 @@ def ball(problem):
     return partial(project_ball, radius=3 * float(problem.optimum.norm()) + float(problem.start.norm()))
 
 
-# What each method is run with on a problem, and a step size for it.
-METHODS = {
+# The options of each method on a problem, for a step size.
+OPTIONS = {
     **{name: lambda problem, lr: decreasing(lr) for name in ("scgd", "nasa", "soap", "bsgd", "sox")},
     # Rows scaled by n / B1 need a slow average, and p-norm push takes them to the fourth power.
     "moap": lambda problem, lr: {**decreasing(0.3 * lr), "gamma": 0.01},
-    "sox-boost": lambda problem, lr: {"stages": [Stage(lr / 2**k, 0.4 / 2**k, 0.5 / 2**k, 150) for k in range(4)]},
+    "sox-boost": lambda problem, lr: {
+        "method": SOXBoost([Stage(lr / 2**k, 0.4 / 2**k, 0.5 / 2**k, 150) for k in range(4)])
+    },
     "projected": lambda problem, lr: {"steps": STEPS, "lr": lr / 2, "gamma": 0.3, "projection": ball(problem)},
     "strongly-convex": lambda problem, lr: {
         "steps": STEPS,
@@ -53,7 +55,7 @@ def case(request):
     return make(), lr
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", OPTIONS)
 def test_reaches_the_minimum(case, method):
     """The excess over the minimum, as a share of the start's, after 600 steps of 8 rows x 4 draws.
 
@@ -61,13 +63,13 @@ def test_reaches_the_minimum(case, method):
     problem. Where the theorem is about the average of the iterates, it is the average that is tested.
     """
     problem, lr = case
-    options = METHODS[method](problem, lr)
+    options = {"method": method, **OPTIONS[method](problem, lr)}
     regulariser = options.get("regulariser", SquaredL2(0.0))
 
     def objective(w):
         return problem.value(w) + regulariser(w)
 
-    solution = fcco.solve(problem, method, **SIZES, **options)
+    solution = fcco.solve(problem, **SIZES, **options)
     least = float(objective(problems.minimiser(objective, problem.optimum)))
     column = "average_objective" if method in ("projected", "strongly-convex") else "objective"
     first, last = solution.history[column]

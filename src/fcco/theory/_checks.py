@@ -14,7 +14,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def number(name: str, value: Any) -> float:
+def real_number(name: str, value: Any) -> float:
     """``value`` as a float: any number, also of NumPy or a tensor of one element, but no text and no bool."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -56,7 +56,7 @@ def _floats(found: Any) -> Iterator[float]:
 
 def positive(name: str, value: Any) -> float:
     """``value`` as a float, refused unless it is positive and finite."""
-    given = number(name, value)
+    given = real_number(name, value)
     if not 0 < given < math.inf:
         raise ValueError(f"{name} must be positive and finite, got {value!r}")
     return given
@@ -64,7 +64,7 @@ def positive(name: str, value: Any) -> float:
 
 def non_negative(name: str, value: Any) -> float:
     """``value`` as a float, refused unless it is finite and at least 0."""
-    given = number(name, value)
+    given = real_number(name, value)
     if not 0 <= given < math.inf:
         raise ValueError(f"{name} must be finite and not negative, got {value!r}")
     return given
@@ -72,7 +72,7 @@ def non_negative(name: str, value: Any) -> float:
 
 def rate(name: str, value: Any) -> float:
     """``value`` as a float, refused unless it is in (0, 1]."""
-    given = number(name, value)
+    given = real_number(name, value)
     if not 0 < given <= 1:
         raise ValueError(f"{name} must be in (0, 1], got {value!r}")
     return given
