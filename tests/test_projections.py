@@ -246,7 +246,7 @@ def test_refuses_what_is_not_finite(project, value):
     ],
 )
 def test_refuses_to_grow_the_shape(project, name):
-    with pytest.raises(ValueError, match=rf"{name} \[3.*\] does not broadcast to x \[2\]"):
+    with pytest.raises(ValueError, match=rf"{name} must broadcast to the shape \[2\] of x, got the shape \[3.*\]"):
         project(torch.ones(2))
 
 
