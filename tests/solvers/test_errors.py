@@ -217,12 +217,12 @@ def test_divergence_says_where():
         ({"outer": None}, TypeError, "outer must be callable, got None"),
         ({"start": [0.0]}, TypeError, r"start must be a floating tensor, got \[0.0\]"),
         ({"start": torch.zeros(3, dtype=torch.int64)}, TypeError, "start must be a floating tensor"),
-        ({"start": torch.tensor([0.0, float("nan"), 0.0])}, ValueError, "start must be finite"),
+        ({"start": torch.tensor([0.0, float("nan"), 0.0])}, ValueError, "start must be finite, got tensor"),
         ({"exact_inner": 3}, TypeError, "exact_inner must be callable, got 3"),
         ({"objective": 3}, TypeError, "objective must be callable, got 3"),
         ({"optimum": [0.0, 0.0, 0.0]}, TypeError, r"optimum must be a tensor, got \[0.0, 0.0, 0.0\]"),
         ({"constants": {"c_f": 1.0}}, TypeError, "constants must be fcco.theory.Constants, got {'c_f': 1.0}"),
-        ({"optimum": torch.zeros(2)}, ValueError, r"optimum \[2\] and start \[3\] differ in shape"),
+        ({"optimum": torch.zeros(2)}, ValueError, r"optimum must have the shape \[3\] of start, got \[2\]"),
     ],
 )
 def test_problem_refuses(change, error, message):

@@ -168,7 +168,7 @@ def test_theorem_2_is_within_reach():
         ({"kind": "concave"}, "kind must be .*got 'concave'"),
         ({"d": 1}, "d must be at least 2, got 1"),
         ({"set_size": 2}, "set_size must be at least 3.*got 2"),
-        ({"sigma": 0.0}, "sigma must be positive where zeta is.*got zeta = 0.1"),
+        ({"sigma": 0.0}, "sigma must be positive if zeta is.*got 0 with zeta = 0.1"),
         ({"sigma": -1.0}, "sigma must .*got -1.0"),
         ({"l_f": 0.0}, "l_f must be positive.*got 0.0"),
     ],

@@ -1,4 +1,4 @@
-"""The command ``fcco plan``: what the theorems prescribe and promise for given sizes and constants."""
+"""The command ``fcco plan``: what the theorems prescribe and guarantee for given sizes and constants."""
 
 from __future__ import annotations
 
@@ -42,30 +42,32 @@ def add_to(commands: Any) -> None:
     """Register the command with ``commands``, the subparsers of ``fcco``."""
     parser = commands.add_parser(
         "plan",
-        help="parameters of every theorem, and the complexity of every method",
+        help="print the parameters of every theorem and the complexity of every method",
         description="Print the parameters that each theorem prescribes, and the paper's Table 1, for given sizes.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--n", type=int, required=True, help="rows: outer examples")
-    parser.add_argument("--b1", type=int, required=True, help="outer batch")
-    parser.add_argument("--b2", type=int, required=True, help="inner batch, for each outer example")
-    parser.add_argument("--epsilon", type=float, required=True, help="accuracy")
+    parser.add_argument("--n", type=int, required=True, help="number of rows, that is, of outer examples")
+    parser.add_argument("--b1", type=int, required=True, help="B1, the outer batch size")
+    parser.add_argument("--b2", type=int, required=True, help="B2, the inner batch size for each outer example")
+    parser.add_argument("--epsilon", type=float, required=True, help="accuracy to reach")
     for name, meaning in _CONSTANTS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=1.0, help=f"{meaning} (default: 1)")
     parser.add_argument("--gap", type=float, default=1.0, help="F(w_1) - F* (default: 1)")
-    parser.add_argument("--mu", type=float, help="strong convexity, for Theorems 2 and 4")
-    parser.add_argument("--radius", type=float, help="length of an optimum, for the corollary on convex F")
-    parser.add_argument("--diameter", type=float, help="of the set projected on, for Theorem 3")
+    parser.add_argument("--mu", type=float, help="modulus of strong convexity, for Theorems 2 and 4")
+    parser.add_argument("--radius", type=float, help="bound on the norm of an optimum, for the corollary on convex F")
+    parser.add_argument("--diameter", type=float, help="diameter of the set that is projected onto, for Theorem 3")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """What the command prints.
+    """Return what the command prints.
 
-    Raises:
-        ValueError: an argument that no theorem speaks of.
+    Raises
+    ------
+    ValueError
+        If an argument is outside the range of the theorems.
     """
     try:
         found = plan(arguments)
@@ -75,7 +77,7 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def plan(a: argparse.Namespace) -> dict[str, Any]:
-    """All numbers of the plan, under the names that ``--json`` gives them."""
+    """Return all numbers of the plan, under the names that ``--json`` prints."""
     constants = Constants(**{name: getattr(a, name) for name in _CONSTANTS})
     sizes: dict[str, Any] = {"n": a.n, "outer_batch": a.b1, "inner_batch": a.b2, "epsilon": a.epsilon}
     found: dict[str, Any] = {"constants": asdict(constants), "smoothness": constants.smoothness}
@@ -87,7 +89,7 @@ def plan(a: argparse.Namespace) -> dict[str, Any]:
         found["theorem_2"] = _stages(sox_boost(constants, gap=a.gap, mu=a.mu, **sizes))
     if a.radius is not None:
         mu = convexifier(a.epsilon, a.radius)
-        # mu/2 |w_1|^2 adds at most epsilon to the gap, for a start no longer than the radius.
+        # If the start is no longer than the radius, mu/2 |w_1|^2 adds at most epsilon to the gap.
         stages = sox_boost(constants, gap=a.gap + a.epsilon, mu=mu, weight_decay=mu, **sizes)
         found["corollary"] = {"mu": mu, **_stages(stages)}
     if a.diameter is not None:
@@ -129,14 +131,14 @@ def _lines(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "Complexity up to constants (Table 1)"
     columns = ("method", "regime", "formula", "iterations", "samples_per_step", "samples", "speedup")
-    header = ("method", "for", "iterations ~", "number", "samples a step", "samples", "speed-up by batches")
+    header = ("method", "for", "iterations ~", "number", "samples per step", "samples", "speed-up with batch")
     yield from _table(header, ([entry[column] for column in columns] for entry in found["table_1"]))
     yield from (f"  {regime}: {meaning}" for regime, meaning in REGIMES.items())
     yield from (f"  {e['method']}, {e['regime']}: {e['note']}" for e in found["table_1"] if e["note"])
 
 
 def _parameters(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A label and Parameters for every theorem that applies."""
+    """Yield a label and the parameters of every theorem that applies."""
     yield "Theorem 1, SOX", found["theorem_1"]
     for key, label in {"theorem_2": "Theorem 2, SOX-boost", "corollary": "Corollary, SOX-boost"}.items():
         for k, stage in enumerate(found.get(key, {}).get("stages", ()), start=1):
@@ -152,11 +154,12 @@ def _remarks(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
     yield f"  Best split of {a.b1 + a.b2:,} by Theorem 1: B1 = {split['outer_batch']:,}, B2 = {split['inner_batch']:,}."
     for key, label in {"theorem_2": "Theorem 2", "corollary": "Corollary"}.items():
         if key in found:
-            yield f"  {label}: {found[key]['steps']:,} steps in all."
+            yield f"  {label}: {found[key]['steps']:,} steps in total."
     if a.mu is not None and "theorem_2" not in found:
-        yield f"  Theorem 2 does not apply: no F has a mu above its L_F = {found['smoothness']:g}. Theorem 4's is R's."
+        limit = f"{found['smoothness']:g}"
+        yield f"  Theorem 2 does not apply: mu of F cannot exceed L_F = {limit}. Theorem 4 takes mu as that of R."
     if "corollary" in found:
-        yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then solved up to 2 epsilon."
+        yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then minimised up to 2 epsilon."
     for option, theorems in {"mu": "Theorems 2 and 4", "radius": "the corollary", "diameter": "Theorem 3"}.items():
         if getattr(a, option) is None:
-            yield f"  For {theorems} give --{option}."
+            yield f"  To include {theorems}, give --{option}."

@@ -123,7 +123,7 @@ def test_more_outer_examples_than_there_are(name):
         if (name, argument) != ("strongly_convex", "inner_batch")
     ],
 )
-def test_sizes_are_whole_numberegers(name, argument):
+def test_sizes_are_integers(name, argument):
     with pytest.raises(TypeError, match=f"{argument} must be an integer, got 2.5"):
         CALLS[name](**{argument: 2.5})
     with pytest.raises(ValueError, match=f"{argument} must be at least 1, got 0"):
