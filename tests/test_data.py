@@ -1,4 +1,4 @@
-"""Row indices and batch samplers: what an epoch visits, what a batch holds, and that both can be reproduced."""
+"""Row indices and batch samplers: the rows of an epoch, the content of a batch, and their reproducibility."""
 
 import copy
 import pickle
@@ -43,7 +43,7 @@ def rows_in(rows):
     return lambda batch: [row for row in batch if row in rows]
 
 
-# name: how to make it, its outer rows, and which rows of a batch are the outer ones
+# For each name: the constructor, the outer rows, and a function that selects the outer rows of a batch.
 SAMPLERS = {
     "outer_inner": (lambda **kw: OuterInnerSampler(N, 7, 5, **kw), ALL, first_rows(5)),
     "positive": (lambda **kw: PositiveNegativeSampler(TARGET, 3, 4, **kw), POSITIVE, rows_in(POSITIVE)),
@@ -73,11 +73,8 @@ def assert_no_repeats(batches):
         assert len(set(batch)) == len(batch)
 
 
-# Indexed
-
-
 class Pairs:
-    """A map-style dataset that is not torch's, and counts how it is read."""
+    """A map-style dataset that is not a torch Dataset, and that counts how it is read."""
 
     def __init__(self):
         self.bulk_reads = 0
@@ -148,9 +145,6 @@ def test_indexed_refuses_what_has_no_rows():
         Indexed([{"index": 5}])[0]
 
 
-# What all samplers promise
-
-
 @every_sampler
 def test_an_epoch_visits_every_outer_row_once(make, outer, outer_of):
     for drawn in epochs(make(), 3):
@@ -180,7 +174,7 @@ def test_seed_and_epoch_decide_everything(make, outer, outer_of):
 def test_a_new_iteration_is_a_new_epoch_even_if_the_last_was_left(make, outer, outer_of):
     reference, sampler = epochs(make(), 3), make()
     assert next(iter(sampler)) == reference[0][0]
-    iter(sampler)  # not drawn from: DataLoader makes one such
+    iter(sampler)  # DataLoader also makes an iterator that it does not use
     assert list(sampler) == reference[1]
     assert list(sampler) == reference[2]
 
@@ -205,7 +199,7 @@ def test_ranks_divide_the_outer_rows(make, outer, outer_of, replicas):
         assert_no_repeats(batches)
     times = Counter(row for batches in drawn for row in visited(batches, outer_of))
     assert sorted(times) == outer
-    if replicas < 10:  # every rank has a share of the last round
+    if replicas < 10:  # every rank then has a share of the last round
         assert max(times.values()) == 1
     assert drawn[0] != drawn[1]
 
@@ -257,7 +251,7 @@ def test_a_sampler_does_not_mistake_what_workers_drew_for_what_was_trained_on():
     resumed = make()
     resumed.load_state_dict(sampler.state_dict(drawn=3))
     assert list(resumed) == reference[0][3:]
-    # What is drawn next goes to nobody else, and counts.
+    # The next batch is drawn in this process, so it counts.
     assert next(iter(sampler)) == reference[1][0]
     assert sampler.state_dict()["drawn"] == 1
 
@@ -268,7 +262,7 @@ def torchdata_loader(dataset, sampler, **options):
 
 
 def train(loader, sampler, start=0, stop=None, set_epoch=False):
-    """The rows that two epochs train on, and what is saved after ``stop`` batches."""
+    """Return the rows of two epochs of training, and the state saved after ``stop`` batches."""
     seen = []
     for epoch in range(start, 2):
         if set_epoch:
@@ -321,7 +315,7 @@ def test_a_loader_resumes_after_the_last_batch_trained_on(make_loader, workers, 
         loader, sampler = begin()
         loader.load_state_dict(state)
         left, _ = train(loader, sampler, start=epoch, set_epoch=set_epoch)
-        # A loop that leaves epochs to the sampler goes on to the next one where nothing is left.
+        # If nothing is left of the epoch, a loop without set_epoch continues with the next one.
         assert seen + left[: None if set_epoch else len(expected) - stop] == expected
 
 
@@ -412,7 +406,7 @@ def test_copies_go_on_alike(make, outer, outer_of, clone):
 
 
 def test_a_loader_that_keeps_states_of_iterations_may_send_batches_to_workers():
-    """As torchdata's does: it asks the sampler and its iterator before each batch is sent."""
+    """Like torchdata's loader, it asks the sampler and its iterator for the state before it sends a batch."""
     make = SAMPLERS["outer_inner"][0]
     reference, sampler = epochs(make(), 2), make()
     iteration, kept = iter(sampler), []
@@ -445,9 +439,6 @@ def test_only_the_last_batch_is_short_and_can_be_dropped(make, outer_size, repli
         full = make(num_replicas=replicas, rank=rank, drop_last=True)
         assert [len(batch) for batch in full] == lengths[:-1]
         assert len(full) == len(lengths) - 1
-
-
-# One group: outer rows, and inner rows dealt from a deck
 
 
 @quick
@@ -596,11 +587,8 @@ def test_inner_rows_are_uniform_over_the_others():
         assert all(abs(count - 4000 / 12) < 87 for count in place.values())
 
 
-# Many groups: classes and queries
-
-
 def parts_of(batches, group):
-    """For every group, how many of its rows came each time it came."""
+    """Return for every group the number of its rows in each batch that has any."""
     parts = {}
     for batch in batches:
         for value, count in Counter(group[row] for row in batch).items():
@@ -634,7 +622,7 @@ def test_class_epochs(labels, classes, per_class, seed, replicas):
     assert max(kinds) <= classes
     assert max(kinds) - min(kinds) <= 1
     assert set(visited(batches)) == set(range(len(labels)))
-    if sum(visits.values()) >= len(batches):  # otherwise visits are repeated so that no batch is empty
+    if sum(visits.values()) >= len(batches):  # otherwise some are repeated, so that no batch is empty
         assert visited(batches) == list(range(len(labels)))
         assert_even_parts(parts_of(batches, labels), counts, per_class)
 
@@ -644,7 +632,7 @@ def test_full_batches_of_classes_where_the_counts_allow():
     drawn = epochs(ClassSampler(labels, classes=5, per_class=8), 20)
     for batch in drawn[0]:
         assert sorted(Counter(labels[batch].tolist()).values()) == [8] * 5
-    # Classes meet in many combinations, and all of them from the start of an epoch.
+    # Batches combine many different classes, from the start of an epoch.
     assert len({tuple(np.unique(labels[batch])) for batch in drawn[0]}) > 8
     assert all(len({row // 80 for batch in batches[:10] for row in batch}) == 10 for batches in drawn)
     meetings = {(a, b) for batches in drawn for batch in batches for a in labels[batch] for b in labels[batch]}
@@ -687,7 +675,7 @@ def test_query_epochs(rows, queries, items, with_relevance, seed):
             assert batch[batch.index(part[0]) :][: len(part)] == part  # one query after the other
             first = is_outer[part].astype(int)
             assert (np.diff(first) <= 0).all()  # relevant ones first
-            if with_relevance:  # and others make up the number, as far as there are any
+            if with_relevance:  # other items fill up the part, as far as there are any
                 assert len(part) == min(items, first.sum() + ((query == value) & ~is_outer).sum())
 
 
@@ -707,11 +695,8 @@ def test_other_items_of_a_query_are_dealt_evenly():
     assert max(times.values()) - min(times.values()) <= 1
 
 
-# Input
-
-
 class Series:
-    """What NumPy sees of a pandas Series."""
+    """The interface by which NumPy reads a pandas Series."""
 
     def __init__(self, values):
         self.values = values

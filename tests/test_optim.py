@@ -1,4 +1,4 @@
-"""MovingAverageSGD, and that torch's own optimizers do as well."""
+"""MovingAverageSGD, and the use of torch's own optimizers in its place."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""Projections and proximal operators, held to what they are defined by."""
+"""Projections and proximal operators satisfy their definitions."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def in_ball(generator, radius):
     return radius * torch.rand((), dtype=torch.float64, generator=generator) * direction / direction.norm()
 
 
-# A projection, points of its set, and whether a point is in it.
+# For each set: its projection, some of its points, and a test of membership.
 SETS = {
     "ball": (
         partial(P.project_ball, radius=1.5),

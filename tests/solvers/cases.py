@@ -12,7 +12,7 @@ from problems import ExponentialProblem, LeastSquaresProblem
 
 
 def exponential(dim=1, log=False, **options):
-    """The problem of the engine's tests as a :class:`Problem`, and in NumPy."""
+    """Return the problem of the engine's tests, as a :class:`Problem` and in NumPy."""
     arrays = ExponentialProblem(dim=dim, **options)
 
     def inner(w, rows, generator, inner_batch):
@@ -48,7 +48,7 @@ def least_squares(**options):
 
 
 def replay(arrays, generator, steps, outer_batch, inner_batch, all_rows=False):
-    """The draws that ``steps`` steps of a solver make from this generator, as the references take them."""
+    """Return the draws of ``steps`` steps of a solver, in the form that the reference implementations take."""
     draws = []
     for _ in range(steps):
         rows = draw_rows(arrays.n, outer_batch, generator)

@@ -25,7 +25,7 @@ REFERENCES = {
 
 
 def run(problem, method, **options):
-    """The solution, and the table it ends with; where there is a ball, its border must have been reached."""
+    """Return the solution and the last table. With a ball, assert that its border was reached."""
     tables, norms = [], []
 
     def look(state):
@@ -79,7 +79,7 @@ def test_log_space():
 
 
 def test_schedules_are_functions_of_the_step():
-    """sox-boost with stages of one step each is SOX with rates that change at every step."""
+    """SOX-boost with stages of one step each is SOX with rates that change at every step."""
     problem, arrays = exponential()
     schedules = {"lr": lambda t: ETA / (t + 1) ** 0.5, "beta": lambda t: 1 / (t + 2), "gamma": lambda t: 0.5 - t / 400}
     solution, table = run(problem, "sox", steps=STEPS, **schedules)

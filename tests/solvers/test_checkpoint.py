@@ -34,7 +34,7 @@ def timeless(solution):
 def assert_same(mine, theirs):
     assert torch.equal(mine.weights, theirs.weights)
     assert torch.equal(mine.average, theirs.average)
-    # NaN is not equal to itself, and stands for the tracking error of an empty table.
+    # They are compared as text because the tracking error of an empty table is NaN, which does not equal itself.
     assert str(timeless(mine)) == str(timeless(theirs))
     for count in ("steps", "inner_evaluations", "outer_evaluations", "stopped_early"):
         assert getattr(mine, count) == getattr(theirs, count)
@@ -47,7 +47,7 @@ def stop_at(step):
 @pytest.mark.parametrize("step", [1, 15, 17, 24])
 @pytest.mark.parametrize("name", CASES)
 def test_stopped_and_resumed(name, step, tmp_path):
-    """15 is between two stages of SOX-boost, 17 and 24 are within the second, and 24 is one that is recorded."""
+    """Step 15 is between two stages of SOX-boost, 17 and 24 are within the second, and 24 is recorded."""
     options, checkpoint = CASES[name], tmp_path / "run.pt"
     stopped = SOLVE(PROBLEM, **options, checkpoint=checkpoint, callback=stop_at(step))
     assert (stopped.steps, stopped.stopped_early) == (step, True)
@@ -66,7 +66,7 @@ def test_stopped_many_times(tmp_path):
 
 
 def test_crashed_and_resumed(tmp_path):
-    """The run goes on from the last save, and the steps after it are taken again."""
+    """The run continues from the last save, and takes the steps after it again."""
     checkpoint, calls = tmp_path / "run.pt", []
 
     def inner(w, rows, generator, inner_batch):
@@ -123,7 +123,7 @@ def test_a_torn_save_leaves_the_last_one(tmp_path, monkeypatch, error):
 
 
 def test_a_save_is_one_rename(tmp_path, monkeypatch):
-    """Until the new checkpoint takes the place of the last one, that is untouched."""
+    """The last checkpoint is untouched until the new one replaces it."""
     checkpoint = tmp_path / "run.pt"
     SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, callback=stop_at(10))
     whole, seen = checkpoint.read_bytes(), []
@@ -148,7 +148,7 @@ def test_what_a_killed_process_leaves_is_overwritten(tmp_path):
 
 
 def test_it_holds_data_alone(tmp_path):
-    """Which is what weights_only=True loads: no code runs when a checkpoint is opened."""
+    """A checkpoint can be loaded with weights_only=True, so no code runs when it is opened."""
     SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt")
     saved = torch.load(tmp_path / "run.pt", weights_only=True)
     assert saved["run"]["counters"]["step"] == RATES["steps"]
@@ -245,7 +245,7 @@ def test_refuses_a_place_that_cannot_be_written_before_the_first_step(place, tmp
 
 
 def test_numbers_of_numpy(tmp_path):
-    """They are numbers like any other, and a checkpoint holds Python's own."""
+    """NumPy numbers are accepted, and a checkpoint contains Python numbers."""
     problem = dataclasses.replace(PROBLEM, n=np.int64(PROBLEM.n), dim=np.int64(1))
     numbers = {"lr": np.float64(0.05), "beta": lambda step: np.float64(0.3), "gamma": np.float32(0.25)}
     options = {**numbers, "steps": np.int64(40), "outer_batch": np.int64(4), "record": np.int64(6)}
@@ -257,7 +257,7 @@ def test_numbers_of_numpy(tmp_path):
 @pytest.mark.parametrize("bound", ["lower", "upper"])
 @pytest.mark.parametrize("entry", [0, 11])
 def test_refuses_another_box(bound, entry, tmp_path):
-    """On either side, and in any entry."""
+    """A change of any entry of either bound is noticed."""
     problem = dataclasses.replace(
         PROBLEM,
         start=torch.zeros(12, dtype=torch.float64),
@@ -274,7 +274,7 @@ def test_refuses_another_box(bound, entry, tmp_path):
 
 
 class Ridge:
-    """A regulariser of one's own, with no repr."""
+    """A user-defined regulariser without a repr."""
 
     def __init__(self, mu):
         self.mu = mu
@@ -300,7 +300,10 @@ def saved_step(checkpoint):
 
 @pytest.fixture
 def ctrl_c():
-    """Presses Ctrl-C, with Python's handler of it: ``nohup`` and ``&`` in a script let processes ignore it."""
+    """Return a function that presses Ctrl-C.
+
+    Python's handler is installed, because processes started with ``nohup`` or ``&`` ignore the signal.
+    """
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGINT, inherited)
@@ -321,7 +324,7 @@ def test_a_callback_that_raises_loses_nothing(error, tmp_path):
 
 
 def failing_at(call, fail):
-    """The problem, whose inner function does something else at one of its calls, after it has drawn."""
+    """Return the problem with an inner function that calls ``fail`` at one of its calls, after drawing."""
     calls = []
 
     def inner(w, rows, generator, inner_batch):
@@ -339,7 +342,7 @@ def raising(error):
     return fail
 
 
-# The first call identifies the problem, so that the 20th is that of step 18.
+# The first call identifies the problem, so the 20th call is that of step 18.
 @pytest.mark.parametrize("fail", [raising(RuntimeError("lost")), lambda values: values * float("nan")])
 def test_a_problem_that_raises_loses_nothing(fail, tmp_path):
     checkpoint = tmp_path / "run.pt"
@@ -366,7 +369,7 @@ def test_ctrl_c_waits_for_the_end_of_the_step(call, step, tmp_path, ctrl_c):
 
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path, ctrl_c):
-    """The step it falls into is torn, and the last save is what there is."""
+    """The interrupted step leaves an inconsistent state, so only the last save remains."""
 
     def press(values):
         ctrl_c()

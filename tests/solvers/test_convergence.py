@@ -12,7 +12,7 @@ from fcco.solvers import SOXBoost, Stage, problems
 STEPS = 600
 SIZES = {"outer_batch": 8, "inner_batch": 4}
 
-# A problem, and the step size that suits it.
+# Each problem with a suitable step size.
 PROBLEMS = {
     "nonconvex": (partial(problems.pseudo_huber, "nonconvex", n=16), 0.3),
     "convex": (partial(problems.pseudo_huber, "convex", n=16), 0.3),
@@ -28,7 +28,7 @@ def decreasing(lr):
 
 
 def ball(problem):
-    """A set that holds the minimum."""
+    """Return the projection onto a ball that contains the minimum."""
     return partial(project_ball, radius=3 * float(problem.optimum.norm()) + float(problem.start.norm()))
 
 
@@ -57,7 +57,7 @@ def case(request):
 
 @pytest.mark.parametrize("method", OPTIONS)
 def test_reaches_the_minimum(case, method):
-    """The excess over the minimum, as a share of the start's, after 600 steps of 8 rows x 4 draws.
+    """The excess over the minimum after 600 steps of 8 rows x 4 draws, as a share of the excess at the start.
 
     Each bound is twice what was measured or more: 0.055 for MOAP and 0.018 for the others, both on the logistic
     problem. Where the theorem is about the average of the iterates, it is the average that is tested.
@@ -77,7 +77,7 @@ def test_reaches_the_minimum(case, method):
 
 
 def test_the_minimum_over_a_set_is_on_its_border():
-    """A ball that does not hold the minimum: the gradient mapping vanishes, the gradient does not."""
+    """If the ball does not contain the minimum, the gradient mapping vanishes and the gradient does not."""
     problem = problems.pseudo_huber("nonconvex", n=16)
     start = problem.start / problem.start.norm()
     solution = fcco.solve(

@@ -18,8 +18,7 @@ KNOWN = dataclasses.replace(
 )
 FAR = dataclasses.replace(PROBLEM, start=torch.full((3,), 2.0, dtype=torch.float64))
 
-# Options of solve; those of Accuracy and of SOXBoost, which are checked when they are made, stand under "accuracy" and
-# "boost".
+# Options of solve. "accuracy" and "boost" are the arguments of Accuracy and SOXBoost, which check them.
 CASES = {
     "method": ({**RATES, "method": "sgd"}, "method must be one of scgd, nasa, .*, strongly-convex, .* got 'sgd'"),
     "outer_batch-above-n": ({**RATES, "outer_batch": 21}, "outer_batch must be at most n = 20, got 21"),

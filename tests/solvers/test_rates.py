@@ -19,7 +19,7 @@ GAP = float(PROBLEM.value(PROBLEM.start) - PROBLEM.value(PROBLEM.optimum))
 
 
 def stages_of(method, problem=PROBLEM, **options):
-    """What a run would use; it is stopped after its first step."""
+    """Return the stages of a run, which is stopped after its first step."""
     return fcco.solve(problem, method, **SIZES, **options, record=[], callback=lambda state: True).stages
 
 
@@ -51,7 +51,7 @@ def test_sox_boost_takes_the_stages_of_theory():
 
 
 def test_sox_boost_on_a_convex_problem():
-    """mu = 2 epsilon / radius^2, and F(start) is larger by mu/2 |start|^2, while the minimum can only be larger.
+    """mu is 2 epsilon / radius^2. F(start) grows by mu/2 |start|^2, and the minimum does not decrease.
 
     With so small an L_f it is the smoothness, L_F + mu, that bounds the step size.
     """
@@ -100,7 +100,7 @@ def test_an_unknown_gap_can_be_given():
 @pytest.mark.parametrize("estimate_all", [False, True])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_a_running_mean_is_the_mean_of_all_estimates_of_a_row(estimate_all, stages):
-    """At weights that stay, also where a stage before it has a rate that does not ask for the number of visits."""
+    """The weights do not move. An earlier stage may have a rate that does not need the number of visits."""
     seen = {row: [] for row in range(PROBLEM.n)}
 
     def inner(w, rows, generator, inner_batch):
@@ -152,9 +152,9 @@ def test_a_theorem_is_not_stretched(method, known, given, message):
 
 @pytest.mark.parametrize("method", ["sox", "sox-boost", "projected", "strongly-convex"])
 def test_the_safeguard_can_be_turned_off(method):
-    """SOX floors a row that lies far below a new estimate, in log space; the paper does not."""
+    """In log space, SOX floors a row that is far below a new estimate. The paper does not."""
     problem, _ = exponential(log=True)
-    slow = {"gamma": 1e-3, "steps": 30, "lr": 1e-5}  # by the letter, larger steps soon come to be refused
+    slow = {"gamma": 1e-3, "steps": 30, "lr": 1e-5}  # without the safeguard, larger steps soon raise an error
     options = {
         "sox": {"method": "sox", **slow, "beta": 1.0},
         "sox-boost": {"method": SOXBoost([Stage(1e-5, 1.0, 1e-3, 30)])},

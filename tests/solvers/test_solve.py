@@ -1,4 +1,4 @@
-"""What a solution tells: history, counts, averages; and callbacks, progress and plots."""
+"""The solution, with its history, counts and averages; callbacks, progress and plots."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ def column(solution, name):
 
 
 def look(method="sox", problem=PROBLEM, **options):
-    """The solution, every iterate from the start on, and the table after each step."""
+    """Return the solution, every iterate from the start on, and the table after each step."""
     iterates, tables = [problem.start], []
 
     def callback(state):
@@ -62,7 +62,7 @@ class TestHistory:
         assert solution.history["stage"] == [0] * 15 + [1] * 20 + [2] * 25 + [3]
 
     def test_with_a_regulariser_and_a_set(self):
-        """F + R, and the gradient mapping: how far a proximal gradient step with lr = 1 goes."""
+        """The objective is F + R. The gradient norm is the length of a proximal gradient step with lr = 1."""
         regulariser = ElasticNet(0.1, 0.2)
         solution, iterates, _ = look(**RATES, regulariser=regulariser, projection=BALL)
         objectives = torch.stack([PROBLEM.value(w) + regulariser(w) for w in iterates])
@@ -80,7 +80,7 @@ class TestHistory:
         assert solution.history["gradient_norm"][0] == pytest.approx(look(**RATES)[0].history["gradient_norm"][0])
 
     def test_moap_has_a_table_from_the_start(self):
-        """u = 0 for all rows, so that the error is the mean square of g."""
+        """All rows of u are 0, so the error is the mean square of g."""
         problem, _ = exponential()
         solution = fcco.solve(problem, "moap", **SIZES, **RATES)
         expected = float(problem.exact_inner(problem.start).square().mean())
@@ -121,7 +121,7 @@ class TestHistory:
 
 @pytest.mark.parametrize("method", CALLS)
 def test_counts(method):
-    """SCGD and NASA draw for all n rows, at every step."""
+    """SCGD and NASA draw samples for all n rows in every step."""
     solution = fcco.solve(PROBLEM, **SIZES, **CALLS[method], record=10)
     rows = 20 if method in ("scgd", "nasa") else 4
     steps = 60 if method == "sox-boost" else 40
@@ -135,7 +135,7 @@ def test_counts(method):
 
 
 def test_every_row_estimated_at_the_start():
-    """The table then has the estimates of a first draw, which a rate of next to nothing leaves as they are."""
+    """The table has the estimates of a first draw, which a tiny gamma leaves unchanged."""
     problem, _ = exponential()
     generator = torch.Generator().manual_seed(3)
     estimates = problem.inner(problem.start, torch.arange(problem.n), generator, 2)
@@ -241,7 +241,7 @@ class TestProgress:
 
     @pytest.fixture
     def calls(self, monkeypatch):
-        """What is called of tqdm."""
+        """Replace tqdm, and return the list of calls to it."""
         calls = []
 
         class Bar:

@@ -80,7 +80,7 @@ def test_a_convexifier_that_is_no_mu(epsilon, radius, mu):
 @pytest.mark.parametrize("theorem", [sox, projected])
 @pytest.mark.parametrize("constant", asdict(PLAIN))
 def test_constants_beyond_floating_point(theorem, constant):
-    """They are refused with a sentence, by the theorem at the latest, or give parameters that are numbers."""
+    """They raise a ValueError, in the theorem at the latest, or give finite parameters."""
     target = {"gap": 1.0} if theorem is sox else {"diameter": 1.0}
 
     def outcome(value):

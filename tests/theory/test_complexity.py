@@ -4,7 +4,7 @@ from fcco.theory import complexities
 
 SIZES = {"n": 1000, "outer_batch": 8, "inner_batch": 4, "epsilon": 0.1}
 EXPECTED = {
-    # iterations, inner samples a step
+    # iterations, and inner samples per step
     ("BSGD", "NC"): (1e4, 1e2),
     ("BSGD", "C"): (1e2, 1e1),
     ("BSGD", "SC"): (0.5**-2 * 1e1, 1e1),

@@ -33,9 +33,9 @@ def test_the_gap_of_theorem_3(n, b1, b2, epsilon):
         ]
         assert got.beta == 1
         assert max(terms) <= epsilon / 8 * (1 + 1e-6)
-        # One of the first, third and seventh is met: not a step more than they need.
+        # One of the first, third and seventh terms is tight, so there is no step too many.
         assert max(terms[0], terms[2], terms[6]) * steps / max(steps - 1, 0.5) > epsilon / 8 * (1 - 1e-6)
-        # And one of those that eta or tau has to bound: neither is larger than they need.
+        # One of the terms that eta bounds is tight, and one that tau bounds, so neither is too large.
         assert max(terms[1], terms[4], terms[5]) == pytest.approx(epsilon / 8)
         if c.l_f:
             assert max(terms[3], terms[7]) == pytest.approx(epsilon / 8)

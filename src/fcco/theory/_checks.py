@@ -81,7 +81,7 @@ def non_negative(name: str, value: Any) -> float:
     return given
 
 
-def rate(name: str, value: Any) -> float:
+def unit_rate(name: str, value: Any) -> float:
     """Return ``value`` as a float, or raise a ValueError if it is not in (0, 1]."""
     given = real_number(name, value)
     if not 0 < given <= 1:

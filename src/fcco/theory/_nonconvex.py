@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fcco._checks import whole_number
-from fcco.theory._checks import batches, non_negative, positive, rate, within_floats
+from fcco.theory._checks import batches, non_negative, positive, unit_rate, within_floats
 from fcco.theory._constants import Constants, Parameters, smallest, whole_steps
 
 
@@ -152,7 +152,7 @@ def tracking_error(
     7.25
     """
     n, outer_batch, inner_batch = batches(n, outer_batch, inner_batch)
-    visited = rate("gamma", gamma) * outer_batch / n
+    visited = unit_rate("gamma", gamma) * outer_batch / n
     kept = (1 - visited / 4) * non_negative("error", error)
     drift = 5 * (non_negative("lr", lr) * constants.c_g) ** 2 * non_negative("direction2", direction2) / visited
     noise = 2 * gamma * visited * constants.sigma2 / inner_batch

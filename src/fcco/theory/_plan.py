@@ -61,7 +61,7 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> str:
+def run(args: argparse.Namespace) -> str:
     """Return what the command prints.
 
     Raises
@@ -70,34 +70,34 @@ def run(arguments: argparse.Namespace) -> str:
         If an argument is outside the range of the theorems.
     """
     try:
-        found = plan(arguments)
+        found = plan(args)
     except ValueError as refused:
         raise ValueError(str(refused).replace("outer_batch", "--b1").replace("inner_batch", "--b2")) from refused
-    return json.dumps(found, indent=2) if arguments.json else "\n".join(_lines(arguments, found))
+    return json.dumps(found, indent=2) if args.json else "\n".join(_lines(args, found))
 
 
-def plan(a: argparse.Namespace) -> dict[str, Any]:
+def plan(args: argparse.Namespace) -> dict[str, Any]:
     """Return all numbers of the plan, under the names that ``--json`` prints."""
-    constants = Constants(**{name: getattr(a, name) for name in _CONSTANTS})
-    sizes: dict[str, Any] = {"n": a.n, "outer_batch": a.b1, "inner_batch": a.b2, "epsilon": a.epsilon}
+    constants = Constants(**{name: getattr(args, name) for name in _CONSTANTS})
+    sizes: dict[str, Any] = {"n": args.n, "outer_batch": args.b1, "inner_batch": args.b2, "epsilon": args.epsilon}
     found: dict[str, Any] = {"constants": asdict(constants), "smoothness": constants.smoothness}
-    found["boost_constants"] = asdict(boost_constants(constants, inner_batch=a.b2))
-    found["theorem_1"] = asdict(sox(constants, gap=a.gap, **sizes))
-    best = split_batch(a.b1 + a.b2, n=a.n, constants=constants, epsilon=a.epsilon, gap=a.gap)
+    found["boost_constants"] = asdict(boost_constants(constants, inner_batch=args.b2))
+    found["theorem_1"] = asdict(sox(constants, gap=args.gap, **sizes))
+    best = split_batch(args.b1 + args.b2, n=args.n, constants=constants, epsilon=args.epsilon, gap=args.gap)
     found["best_split"] = dict(zip(("outer_batch", "inner_batch"), best, strict=True))
-    if a.mu is not None and a.mu <= constants.smoothness:
-        found["theorem_2"] = _stages(sox_boost(constants, gap=a.gap, mu=a.mu, **sizes))
-    if a.radius is not None:
-        mu = convexifier(a.epsilon, a.radius)
+    if args.mu is not None and args.mu <= constants.smoothness:
+        found["theorem_2"] = _stages(sox_boost(constants, gap=args.gap, mu=args.mu, **sizes))
+    if args.radius is not None:
+        mu = convexifier(args.epsilon, args.radius)
         # If the start is no longer than the radius, mu/2 |w_1|^2 adds at most epsilon to the gap.
-        stages = sox_boost(constants, gap=a.gap + a.epsilon, mu=mu, weight_decay=mu, **sizes)
+        stages = sox_boost(constants, gap=args.gap + args.epsilon, mu=mu, weight_decay=mu, **sizes)
         found["corollary"] = {"mu": mu, **_stages(stages)}
-    if a.diameter is not None:
-        found["theorem_3"] = asdict(projected(constants, diameter=a.diameter, **sizes))
-    if a.mu is not None:
-        schedule = strongly_convex(n=a.n, outer_batch=a.b1, mu=a.mu)
+    if args.diameter is not None:
+        found["theorem_3"] = asdict(projected(constants, diameter=args.diameter, **sizes))
+    if args.mu is not None:
+        schedule = strongly_convex(n=args.n, outer_batch=args.b1, mu=args.mu)
         found["theorem_4"] = [{"t": t, "lr": schedule.lr(t), "gamma": schedule.gamma(t)} for t in (0, 10, 100, 1000)]
-    found["table_1"] = [{**asdict(entry), "samples": entry.samples} for entry in complexities(mu=a.mu, **sizes)]
+    found["table_1"] = [{**asdict(entry), "samples": entry.samples} for entry in complexities(mu=args.mu, **sizes)]
     return found
 
 
@@ -118,8 +118,8 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _lines(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
-    yield f"n = {a.n:,}, B1 = {a.b1:,}, B2 = {a.b2:,}, epsilon = {a.epsilon:g}, gap = {a.gap:g}"
+def _lines(args: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
+    yield f"n = {args.n:,}, B1 = {args.b1:,}, B2 = {args.b2:,}, epsilon = {args.epsilon:g}, gap = {args.gap:g}"
     yield ", ".join(f"{name} = {value:g}" for name, value in found["constants"].items())
     yield f"L_F = {found['smoothness']:g}"
     yield ", ".join(f"{_SYMBOLS[name]} = {value:g}" for name, value in found["boost_constants"].items())
@@ -127,7 +127,7 @@ def _lines(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
     yield "Parameters"
     names = [field.name for field in fields(Parameters)]
     yield from _table(["", *names], ([label, *(row[name] for name in names)] for label, row in _parameters(found)))
-    yield from _remarks(a, found)
+    yield from _remarks(args, found)
     yield ""
     yield "Complexity up to constants (Table 1)"
     columns = ("method", "regime", "formula", "iterations", "samples_per_step", "samples", "speedup")
@@ -149,17 +149,17 @@ def _parameters(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"Theorem 4, at step {step['t']}", {"beta": 1.0, "steps": None, **step}
 
 
-def _remarks(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
-    split = found["best_split"]
-    yield f"  Best split of {a.b1 + a.b2:,} by Theorem 1: B1 = {split['outer_batch']:,}, B2 = {split['inner_batch']:,}."
+def _remarks(args: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
+    budget, split = args.b1 + args.b2, found["best_split"]
+    yield f"  Best split of {budget:,} by Theorem 1: B1 = {split['outer_batch']:,}, B2 = {split['inner_batch']:,}."
     for key, label in {"theorem_2": "Theorem 2", "corollary": "Corollary"}.items():
         if key in found:
             yield f"  {label}: {found[key]['steps']:,} steps in total."
-    if a.mu is not None and "theorem_2" not in found:
+    if args.mu is not None and "theorem_2" not in found:
         limit = f"{found['smoothness']:g}"
         yield f"  Theorem 2 does not apply: mu of F cannot exceed L_F = {limit}. Theorem 4 takes mu as that of R."
     if "corollary" in found:
         yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then minimised up to 2 epsilon."
     for option, theorems in {"mu": "Theorems 2 and 4", "radius": "the corollary", "diameter": "Theorem 3"}.items():
-        if getattr(a, option) is None:
+        if getattr(args, option) is None:
             yield f"  To include {theorems}, give --{option}."
