@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import resource
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +24,8 @@ from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
+
+from harness.timing import timed
 
 Array = NDArray[Any]
 QUICK_ROWS = 10_000
@@ -88,12 +89,6 @@ FITS = {
 def peak() -> float:
     """MB that this process has held at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-
-
-def timed(fit: Callable[[], Array]) -> tuple[float, Array]:
-    began = time.perf_counter()
-    coef = fit()
-    return time.perf_counter() - began, coef
 
 
 def held() -> float:

@@ -1,175 +1,41 @@
 """Which rule and own term each objective should have by default: the excess over the exact minimum, measured.
 
     python benchmarks/defaults.py [--objective cox] [--quick] [--seeds 3] [--results build/defaults]
+    python benchmarks/defaults.py --show docs/defaults.csv
 
-Every objective is trained on real data with small batches by every candidate setting, and by the in-batch loss that
-practitioners use. A row of a table is (data, batch, passes over the outer rows); an entry is the exact objective after
-training less its exact minimum (full-batch L-BFGS in float64 from the same start), averaged over seeds. The optimizer
-is MovingAverageSGD, beta 0.1, with a cosine lr. Each setting has the lr that is best for it: a walk over the powers of
-two, which are the same grid for all, goes on until both neighbours are worse on the first seed, and then down to where
-half the lr is worse over all seeds. It is the *training* objective that decides, for the lr as for the table: this is
-about optimisation, not about generalisation.
+Every objective is trained on real data with small batches, by every candidate variant and by the in-batch loss that
+practitioners use. A row of a table is (data, batch, passes over the outer rows). An entry is the exact objective after
+training less its exact minimum (full-batch L-BFGS in float64 from the same start), averaged over seeds. Every variant
+has the learning rate that is best for it on one grid (:mod:`harness.search`). The *training* objective decides, for the
+learning rate as for the table: this is about optimisation, not about generalisation.
 
-Seeds draw the same batches for all settings. Runs are kept in RESULTS.jsonl as they end, so that an interrupted
-command continues where it was; RESULTS.csv has the tables. Delete both to measure anew. Data: see ``_data.py``.
+Results are kept in RESULTS.jsonl as jobs end, so that an interrupted command continues where it was; RESULTS.csv has
+the tables, and ``--show`` prints those of a CSV file without measuring anything. The numbers in docs/defaults.csv were
+measured with an earlier search, a walk over powers of two. Data: see ``harness/data.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import math
-import multiprocessing
-import time
-from collections.abc import Iterator
-from functools import lru_cache
+import logging
+import sys
 from pathlib import Path
-from statistics import geometric_mean, mean, stdev
-from typing import Any, NamedTuple
+from statistics import geometric_mean
+from typing import Any
 
-import torch
-from _task import Setting, Task
-from _tasks import OBJECTIVES, Objective, task
-from applications import minimise
-from torch import Tensor, nn
+from fcco_reproduce import run_jobs
+from harness.excess import Excess, Row, as_excess, minimum_job, tune_job
+from harness.objectives import OBJECTIVES, Objective
+from harness.search import Found
+from harness.tables import as_markdown, brief, read_csv, write_csv
 
-import fcco
-
-BETA = 0.1
-FIRST_LR = 0.25
-SMALLEST, LARGEST = 2.0**-14, 2.0**10
+CENTRE, REACH = 0.25, 6  # the coarse grid: 2**-14 to 2**10
+Tables = dict[Row, dict[str, Excess]]
 
 
-class Row(NamedTuple):
-    """A row of the table of an objective."""
-
-    objective: str
-    data: str
-    batch: int
-    passes: int
-
-    def __str__(self) -> str:
-        return f"{self.data}, {self.batch}, {self.passes}"
-
-
-class Entry(NamedTuple):
-    """What a setting reached in a row, at its best lr: the excess, its standard error over seeds, the lr."""
-
-    excess: float
-    error: float
-    lr: float
-
-
-class Runs:
-    """Results of single runs, by key, in memory and in a file of JSON lines."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.values: dict[str, float] = {}
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:  # cut off in the middle
-                continue
-            self.values[record["run"]] = record["value"]
-
-    def get(self, key: str, compute: Any) -> float:
-        if key not in self.values:
-            self.values[key] = compute()
-            with self.path.open("a") as file:  # short lines, appended in one piece
-                file.write(json.dumps({"run": key, "value": self.values[key]}) + "\n")
-        return self.values[key]
-
-
-@lru_cache(maxsize=64)
-def batches(row: Row, seed: int) -> list[Tensor]:
-    return list(task(row.objective, row.data).batches(row.batch, row.passes, seed))
-
-
-def train(row: Row, setting: Setting, lr: float, seed: int) -> float:
-    """The exact objective after training; infinite where it diverged."""
-    problem, plan = task(row.objective, row.data), batches(row, seed)
-    generator = torch.Generator().manual_seed(seed)
-    loss_fn = problem.loss(setting, len(plan))
-    w = nn.Parameter(problem.start.clone())
-    optimizer = fcco.optim.MovingAverageSGD([w], lr=lr, beta=BETA, weight_decay=problem.penalty)
-    for t, rows in enumerate(plan):
-        optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * t / len(plan))) / 2
-        optimizer.zero_grad()
-        try:
-            problem.step(loss_fn, w, rows, generator).backward()
-        except ValueError:  # the engine refuses estimates that are not finite
-            if w.detach().abs().max() < 1e3:
-                raise
-            return math.inf
-        optimizer.step()
-        if not w.detach().abs().max() < 1e9:
-            return math.inf
-    value = problem.objective(w.detach().double()).item()
-    return value if math.isfinite(value) else math.inf
-
-
-def minimum(problem: Task, iterations: int) -> float:
-    """By L-BFGS on all data; of objectives that are not convex, the one that it finds from the same start."""
-    w = nn.Parameter(problem.start.double())
-    minimise(lambda: problem.objective(w), [w], iterations)
-    return problem.objective(w.detach()).item()
-
-
-def walk(row: Row, setting: Setting, first: float, seeds: int, runs: Runs) -> tuple[float, list[float]]:
-    """The best lr, and its values: from ``first`` downhill on seed 0, then downwards by the mean over seeds."""
-
-    def score(lr: float, seed: int = 0) -> float:
-        key = f"{row.objective} | {row} | {setting.name} | {lr:g} | {seed}"
-        return runs.get(key, lambda: train(row, setting, lr, seed))
-
-    best = first
-    while score(best) == math.inf and best > SMALLEST:
-        best /= 4
-    for factor in (2.0, 0.5):
-        moved = False
-        while SMALLEST <= best * factor <= LARGEST and score(best * factor) < score(best):
-            best, moved = best * factor, True
-        if moved:
-            break
-
-    def values(lr: float) -> list[float]:
-        return [score(lr, seed) for seed in range(seeds)]
-
-    # What is best for one seed may be too much for another.
-    while best > SMALLEST and (mean(values(best)) == math.inf or mean(values(best / 2)) < mean(values(best))):
-        best /= 2
-    return best, values(best)
-
-
-def measure_row(row: Row, seeds: int, path: Path, quick: bool) -> Iterator[tuple[str, Entry]]:
-    """The entries of a row, as they come; every setting starts where the one before it was best."""
-    torch.set_num_threads(1)
-    runs = Runs(path)
-    problem = task(row.objective, row.data)
-    lowest = runs.get(f"{row.objective} | {row.data} | minimum", lambda: minimum(problem, 10 if quick else 300))
-    lr = FIRST_LR
-    for setting in columns(row.objective, quick):
-        lr, values = walk(row, setting, lr, seeds, runs)
-        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 and max(values) < math.inf else math.nan
-        yield setting.name, Entry(mean(values) - lowest, error, lr)
-
-
-def work(jobs: Any, results: Any, seeds: int, path: Path, quick: bool) -> None:
-    for row in iter(jobs.get, None):
-        try:
-            for name, entry in measure_row(row, seeds, path, quick):
-                results.put((row, name, entry))
-        except Exception as error:  # a row that fails must not take the others with it
-            results.put((row, "failed", repr(error)))
-
-
-def columns(objective: str, quick: bool) -> tuple[Setting, ...]:
-    settings = OBJECTIVES[objective].settings
-    return tuple(s for s in settings if s.name == "in-batch" or "SOAP .7" in s.name) if quick else settings
+def variants_of(objective: str, quick: bool) -> list[str]:
+    names = [variant.name for variant in OBJECTIVES[objective].variants]
+    return [name for name in names if name == "in-batch" or "SOAP .7" in name] if quick else names
 
 
 def rows_of(name: str, objective: Objective, quick: bool) -> list[Row]:
@@ -177,83 +43,87 @@ def rows_of(name: str, objective: Objective, quick: bool) -> list[Row]:
     return [rows[0]._replace(passes=2)] if quick else rows
 
 
-def measure(rows: list[Row], seeds: int, path: Path, quick: bool) -> dict[Row, dict[str, Entry]]:
-    """All entries, by two processes of one thread each; says how far it is."""
-    torch.set_num_threads(1)
-    cost = {row: len(batches(row, 0)) for row in rows}
-    context = multiprocessing.get_context("fork")
-    jobs, results = context.Queue(), context.Queue()
-    for job in [*sorted(rows, key=lambda row: cost[row] // 1500), None, None]:  # the longest last
-        jobs.put(job)
-    for _ in range(2):
-        context.Process(target=work, args=(jobs, results, seeds, path, quick), daemon=True).start()
-    total, done, began = sum(len(columns(r.objective, quick)) * cost[r] for r in rows), 0, time.perf_counter()
-    table: dict[Row, dict[str, Entry]] = {row: {} for row in rows}
-    while done < total:
-        row, name, entry = results.get()
-        if name == "failed":
-            print(f"{row.objective}: {row}: FAILED: {entry}", flush=True)
-            done += (len(columns(row.objective, quick)) - len(table[row])) * cost[row]
-            continue
-        table[row][name] = entry
-        done += cost[row]
-        left = (time.perf_counter() - began) * (total - done) / done
-        print(
-            f"{row.objective}: {row}: {name}: {entry.excess:.5f} ± {entry.error:.5f} at lr {entry.lr:g}"
-            f"   [{100 * done // total}%, {left / 60:.0f} min left]",
-            flush=True,
-        )
-    return table
+def measure(rows: list[Row], seeds: int, cache: Path, *, quick: bool, workers: int = 2) -> Tables:
+    """Return the excess of every variant in every row."""
+    grid: dict[str, Any] = {"centre": CENTRE, "reach": 1 if quick else REACH}
+    places = list(dict.fromkeys((row.objective, row.data) for row in rows))
+    minima = [minimum_job(*place, 10 if quick else 300) for place in places]
+    entries = [(row, name) for row in rows for name in variants_of(row.objective, quick)]
+    jobs = [tune_job(row, name, grid, seeds) for row, name in entries]
+    results = run_jobs([*minima, *jobs], workers=workers, cache=cache, progress=sys.stderr)
+    lowest = dict(zip(places, results, strict=False))
+    tables: Tables = {row: {} for row in rows}
+    for (row, name), found in zip(entries, results[len(minima) :], strict=True):
+        tables[row][name] = as_excess(Found(*found), lowest[row.objective, row.data])
+    return tables
 
 
-def brief(value: float) -> str:
-    """Three significant digits at most, and none beyond the fifth place."""
-    if not value < 1e3:
-        return "diverged"
-    digits = 5 if value < 0.001 else 4 if value < 0.1 else 3 if value < 1 else 2
-    return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
+def as_table(name: str, tables: Tables) -> str:
+    """Return the table of an objective in Markdown.
 
-
-def show(name: str, table: dict[Row, dict[str, Entry]]) -> None:
-    """A table in Markdown; below it, by which factor each setting differs from the in-batch loss."""
-    rows = {row: entries for row, entries in table.items() if row.objective == name}
-    settings = list(dict.fromkeys(setting for entries in rows.values() for setting in entries))
-    print(f"\n{name}: excess over the exact minimum\n\n| data, batch, passes | " + " | ".join(settings) + " |")
-    print("|---" * (len(settings) + 1) + "|")
-    for row, entries in rows.items():
-        cells = [brief(entries[setting].excess) if setting in entries else "" for setting in settings]
-        print(f"| {row} | " + " | ".join(cells) + " |")
-    complete = [entries for entries in rows.values() if len(entries) == len(settings)]
-    ratios = {s: [e[s].excess / e["in-batch"].excess for e in complete] for s in settings}
+    The last two rows show by which factor each variant differs from the in-batch loss.
+    """
+    rows = {row: entries for row, entries in tables.items() if row.objective == name}
+    variants = list(dict.fromkeys(variant for entries in rows.values() for variant in entries))
+    first = "data, batch, passes"
+    lines: list[dict[str, Any]] = [
+        {first: str(row)} | {v: brief(entries[v].excess) if v in entries else "" for v in variants}
+        for row, entries in rows.items()
+    ]
+    complete = [entries for entries in rows.values() if len(entries) == len(variants)]
+    ratios = {v: [e[v].excess / e["in-batch"].excess for e in complete] for v in variants}
     for title, summary in (("geometric mean of the ratio to in-batch", geometric_mean), ("largest ratio", max)):
-        cells = [brief(summary(ratios[s])) if ratios[s] and min(ratios[s]) > 0 else "" for s in settings]
-        print(f"| {title} | " + " | ".join(cells) + " |")
+        usable = {v: brief(summary(some)) if some and min(some) > 0 else "" for v, some in ratios.items()}
+        lines.append({first: title, **usable})
+    ends = [f"{v} ({row})" for row, entries in rows.items() for v, entry in entries.items() if entry.at_end]
+    note = f"\n\nBest learning rate at the end of the grid: {'; '.join(ends)}." if ends else ""
+    return f"{name}: excess over the exact minimum\n\n{as_markdown(lines)}{note}"
 
 
-def save(table: dict[Row, dict[str, Entry]], path: Path, seeds: int) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["objective", "data", "batch", "passes", "setting", "excess", "standard_error", "lr", "seeds"])
-        for row, entries in table.items():
-            for name, entry in entries.items():
-                writer.writerow([*row, name, *(f"{value:.6g}" for value in entry), seeds])
+def save(tables: Tables, path: Path, seeds: int) -> None:
+    """Write all entries to a CSV file."""
+    rows = [
+        {**row._asdict(), "setting": name, "excess": f"{entry.excess:.6g}", "standard_error": f"{entry.error:.6g}"}
+        | {"lr": f"{entry.lr:.6g}", "seeds": seeds, "lr_at_end_of_grid": int(entry.at_end)}
+        for row, entries in tables.items()
+        for name, entry in entries.items()
+    ]
+    write_csv(rows, path)
+
+
+def read(path: Path) -> Tables:
+    """Read the entries of a CSV file; files of the earlier search have no column ``lr_at_end_of_grid``."""
+    tables: Tables = {}
+    for line in read_csv(path):
+        row = Row(line["objective"], line["data"], int(line["batch"]), int(line["passes"]))
+        excess, error, lr = (float(line[key]) for key in ("excess", "standard_error", "lr"))
+        at_end = line.get("lr_at_end_of_grid") == "1"
+        tables.setdefault(row, {})[line["setting"]] = Excess(excess, error, lr, at_end)
+    return tables
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Excess of every candidate for a default over the exact minimum.")
     parser.add_argument("--objective", choices=OBJECTIVES, action="append", help="may be given more than once")
-    parser.add_argument("--quick", action="store_true", help="one seed, one row and few settings: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one seed, one row and few variants: to see that it runs")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
     parser.add_argument("--results", type=Path, default=Path("build/defaults"), help="path without its ending")
-    arguments = parser.parse_args()
-    seeds = 1 if arguments.quick else arguments.seeds
-    results = Path(f"{arguments.results}-quick") if arguments.quick else arguments.results
-    names = arguments.objective or list(OBJECTIVES)
-    rows = [row for name in names for row in rows_of(name, OBJECTIVES[name], arguments.quick)]
-    table = measure(rows, seeds, results.with_suffix(".jsonl"), arguments.quick)
-    for name in names:
-        show(name, table)
-    save(table, results.with_suffix(".csv"), seeds)
+    parser.add_argument("--show", type=Path, metavar="CSV", help="print the tables of a CSV file and measure nothing")
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    names = given.objective or list(OBJECTIVES)
+    if given.show is not None:
+        tables = read(given.show)
+    else:
+        seeds = 1 if given.quick else given.seeds
+        results = Path(f"{given.results}-quick") if given.quick else given.results
+        rows = [row for name in names for row in rows_of(name, OBJECTIVES[name], given.quick)]
+        cache = results.with_suffix(".jsonl")
+        tables = measure(rows, seeds, cache, quick=given.quick, workers=given.workers)
+        save(tables, results.with_suffix(".csv"), seeds)
+    measured = {row.objective for row in tables}
+    print("\n\n".join(as_table(name, tables) for name in names if name in measured))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import argparse
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import fcco
+from harness.timing import median_seconds
 
 GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 
@@ -150,14 +150,8 @@ def throughput(rank: int, world: int, batch: int, rounds: int) -> float:
 
 
 def median_time(step: Callable[[], None], rounds: int) -> float:
-    times = []
-    for _ in range(rounds + 3):
-        if dist.is_initialized():
-            dist.barrier()
-        began = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[3:])
+    """Return the median seconds of a step that all ranks begin together."""
+    return median_seconds(step, rounds, before=dist.barrier if dist.is_initialized() else None)
 
 
 def run_ranks(function: Callable[..., Any], world: int, jobs: list[tuple[Any, ...]]) -> list[list[Any]]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import gc
 import resource
-import time
 from collections.abc import Callable
 
 import torch
-from _timing import Step, compare
 from torch import Tensor
 
 import fcco
+from harness.timing import Step, compare, timed
 
 
 def log_outer(u: Tensor) -> Tensor:
@@ -78,9 +77,7 @@ def size_of_a_large_table() -> None:
     """Seconds and bytes of a table of 10^8 rows."""
     gc.collect()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
-    table = fcco.InnerTable(10**8)
-    seconds = time.perf_counter() - began
+    seconds, table = timed(lambda: fcco.InnerTable(10**8))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / 1e9
     held = sum(buffer.numel() * buffer.element_size() for buffer in table.buffers()) / 1e9
     print(f"made in {seconds:.2f} s, buffers of {held:.2f} GB; the process grew by {grown:.2f} GB")

@@ -13,17 +13,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import _data
 import cox
 import nca
 import numpy as np
 import torch
-from _timing import compare
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -32,6 +30,8 @@ from fcco.estimators._linear import LinearRanker
 from fcco.estimators._listwise import OBJECTIVES, ListwiseRanker
 from fcco.estimators._loop import new_run, train
 from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from harness import data as real_data
+from harness.timing import compare, seconds_of
 
 P, GAMMA, BETA, LR, ALPHA, BATCH = 4, 0.1, 0.1, 0.01, 1e-3, 32
 
@@ -69,9 +69,9 @@ def compile_seconds(code: str) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as cache:
         seconds = []
         for _ in range(2):
-            began = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "NUMBA_CACHE_DIR": cache})
-            seconds.append(time.perf_counter() - began)
+            environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+            run = partial(subprocess.run, [sys.executable, "-c", code], check=True, env=environment)
+            seconds.append(seconds_of(run))
     return seconds[0], seconds[1]
 
 
@@ -99,11 +99,8 @@ def step_growth(quick: bool) -> None:
         x, y = imbalanced(n, dtype=np.float32)
         task = PNormPushClassifier(P, method="sox", gamma=GAMMA)._task(x, y == 1)
         run, rates = new_run(np.zeros(x.shape[1]), n, 1, task.first, task.second, 0), np.full(steps, LR)
-        seconds = []
-        for _ in range(8):
-            began = time.perf_counter()
-            train(x, task.form, task.draws, run, rates, np.ones(x.shape[1]), BETA, ALPHA, np.empty(steps))
-            seconds.append((time.perf_counter() - began) / steps)
+        arguments = (x, task.form, task.draws, run, rates, np.ones(x.shape[1]), BETA, ALPHA, np.empty(steps))
+        seconds = [seconds_of(partial(train, *arguments)) / steps for _ in range(8)]
         first = first or min(seconds[1:])
         print(
             f"  n = {n:>9,}  {min(seconds[1:]) * 1e6:6.1f} µs, {min(seconds[1:]) / first:.2f} times that of n = 1,000"
@@ -117,9 +114,8 @@ def compare_methods(ranker: LinearRanker, data: str, *arrays: np.ndarray, **opti
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ranker.set_params(method=method, random_state=0).fit(*(a[:500] for a in arrays))  # compiles
-            began = time.perf_counter()
-            ranker.fit(*arrays, **options)
-        seconds, curve = time.perf_counter() - began, ranker.loss_curve_
+            seconds = seconds_of(partial(ranker.fit, *arrays, **options))
+        curve = ranker.loss_curve_
         exact = exact or [seconds, *curve]
         passed = [number for number, objective in enumerate(exact[1:], 1) if objective <= curve[-1]]
         there = f"{exact[0] * passed[0] / (len(exact) - 1):.2f} s" if passed else "never"
@@ -132,8 +128,8 @@ def binary_data(quick: bool) -> list[tuple[str, np.ndarray, np.ndarray]]:
     names = ["breast cancer"]
     if not quick:
         files = {"ijcnn1": "ijcnn1/ijcnn1.tr.bz2", "covtype": "covtype/covtype.data.gz"}
-        names += [name for name, file in files.items() if _data.has(file)]
-    return [(name, x.numpy(), y.numpy()) for name, (x, y) in ((name, _data.binary(name)) for name in names)]
+        names += [name for name, file in files.items() if real_data.has(file)]
+    return [(name, x.numpy(), y.numpy()) for name, (x, y) in ((name, real_data.binary(name)) for name in names)]
 
 
 def push_methods(quick: bool) -> None:
@@ -153,10 +149,10 @@ def precision_methods(quick: bool) -> None:
 def listwise_methods(quick: bool) -> None:
     print("listwise: objective with penalty, by method; the score is NDCG@10")
     names = ["diabetes"]
-    if not quick and _data.has("ltr/lightgbm-lambdarank/rank.train.gz"):
+    if not quick and real_data.has("ltr/lightgbm-lambdarank/rank.train.gz"):
         names.append("lightgbm-lambdarank")
     for name in names:
-        x, y, query = (v.numpy() for v in _data.ranking(name))
+        x, y, query = (v.numpy() for v in real_data.ranking(name))
         for objective in OBJECTIVES:
             ranker = ListwiseRanker(objective, k=10, alpha=ALPHA)
             compare_methods(ranker, f"{name}, {objective}", x.astype(np.float64), y, qid=query)

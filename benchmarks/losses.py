@@ -14,10 +14,10 @@ from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
-from _timing import Step, compare
 from torch import Tensor, nn
 
 import fcco
+from harness.timing import Step, compare
 
 N = 100_000
 LossStep = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -17,10 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import _data
 import numpy as np
 import torch
-from _timing import compare, time_of
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_classification
@@ -31,13 +29,15 @@ from sklearn.neighbors import NeighborhoodComponentsAnalysis as Theirs
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
-from fcco.datasets import load_mnist
 from fcco.estimators._kernels import RULES, Table
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._nca_fit import ANCHORS, draw_batches
 from fcco.estimators._nca_kernel import Rows, Rule, Run, train
 from fcco.estimators._nca_objective import mean_share
 from fcco.functional import nca_loss
+from fcco_reproduce.datasets import load_mnist
+from harness import data
+from harness.timing import compare, seconds_of, timed
 
 Array = NDArray[Any]
 GAMMA, BETA, LR = 0.9, 0.1, 1e-3
@@ -98,9 +98,7 @@ def compare_steps(quick: bool) -> None:
     for d, k in ((256, 10), (784, 32)):
         x, y, start = problem(64 * (20 if quick else 200), d, k)
         ours, steps = compiled_steps(x, y, start, 64)
-        began = time.perf_counter()
-        ours()
-        first = time.perf_counter() - began
+        first = seconds_of(ours)
         with threadpool_limits(1):
             theirs, own, ratio = compare(plain_torch_steps(x, y, start, 64), ours, 3 if quick else 15, 1)
         _, _, threads = compare(fit_on(2, x, y, k), fit_on(1, x, y, k), 3 if quick else 7, 1)
@@ -132,16 +130,14 @@ def show_growth(quick: bool) -> None:
         with threadpool_limits(1):
             ours()
             track()
-            step = min(time_of(ours, max(1, 2000 // steps)) / steps for _ in range(3))
-            tracking = min(time_of(track, 1) / steps for _ in range(3))
+            step = min(seconds_of(ours, max(1, 2000 // steps)) / steps for _ in range(3))
+            tracking = min(seconds_of(track, 1) / steps for _ in range(3))
         first = first or step
         print(f"{n:>25,}{step * 1e6:>8.0f} µs{step / first:>10.2f}{tracking * 1e6:>18.0f} µs")
 
 
 def timed_fit(model: Any, x: Array, y: Array) -> float:
-    began = time.perf_counter()
-    model.fit(x, y)
-    return time.perf_counter() - began
+    return seconds_of(lambda: model.fit(x, y))
 
 
 class Solutions:
@@ -194,9 +190,8 @@ def compare_methods(quick: bool) -> None:
             for method in ("sox", "exact"):
                 model = NeighborhoodComponentsAnalysis(16, method=method, random_state=0)
                 clone(model).fit(x[:300], y[:300])  # compiles
-                began = time.process_time()
-                model.fit(x, y)
-                line += f"{time.process_time() - began:>7.1f} s{objective(x, y, model.components_):>10.3f}"
+                seconds, _ = timed(partial(model.fit, x, y), time.process_time)
+                line += f"{seconds:>7.1f} s{objective(x, y, model.components_):>10.3f}"
         print(line, flush=True)
 
 
@@ -221,7 +216,7 @@ def read_mnist(part: str) -> tuple[Array, Array]:
 def show_mnist(quick: bool) -> None:
     if quick:
         return
-    if not _data.has("mnist"):
+    if not data.has("mnist"):
         print("MNIST: left out, FCCO_DATA does not name a directory that has it")
         return
     (x, y), (test_x, test_y) = read_mnist("train"), read_mnist("test")

@@ -3,14 +3,18 @@
 import math
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from applications import DIVERGED, Case, DivergedError, Entry, Method, Result, Tuned, duel, floor, ratio, train, tune
-from applications._application import walk
-from applications._measure import load, measure, measured, names, tasks_of
-from applications._page import as_page, helps_up_to, spread
+
+from applications import DIVERGED, Case, Entry, Method, Result, Tuned, duel, floor, ratio, tune
+from applications._measure import jobs_of, load, measure, measured, names
+from applications._page import as_page, helps_up_to
+from fcco_reproduce._cache import Cache
+from harness.tables import spread
+from harness.training import DivergedError, train
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "applications"
 
@@ -25,27 +29,32 @@ def entries(ours, theirs, exact=(1.0, 1.0, 1.0)):
     return {one.method.name: one for one in found}
 
 
-@pytest.mark.parametrize("start", [2.0**-6, 1.0, 2.0**6])
-def test_a_walk_ends_between_two_worse_rates(start):
-    assert walk(lambda lr: abs(math.log2(lr) - 1.2), start, limit=8) == 2.0
-
-
-def test_a_walk_begins_lower_where_the_start_diverges():
-    assert walk(lambda lr: math.inf if lr > 0.01 else -lr, 1.0, limit=8) == 2.0**-7
-
-
 def test_objective_and_metric_have_rates_of_their_own():
     def run(lr, seed):
         return Result(abs(math.log2(lr)), valid=-abs(math.log2(lr) - 2), test=lr)
 
-    by_objective, by_metric = tune(run, start=0.5, seeds=3)
+    by_objective, by_metric = tune(run, centre=0.5, seeds=3)
     assert (by_objective.lr, by_metric.lr) == (1.0, 4.0)
     assert [result.test for result in by_metric.results] == [4.0, 4.0, 4.0]
 
 
 def test_a_rate_at_which_another_seed_diverges_is_not_taken():
-    by_objective, _ = tune(lambda lr, seed: DIVERGED if seed and lr > 0.5 else Result(1 / lr, lr, lr), 1.0, 2, limit=1)
+    by_objective, _ = tune(lambda lr, seed: DIVERGED if seed and lr > 0.5 else Result(1 / lr, lr, lr), 1.0, 2, reach=0)
     assert by_objective.lr == 0.5
+
+
+def test_a_method_with_another_objective_is_tuned_for_its_metric():
+    tuned, by_metric = tune(lambda lr, seed: Result(math.nan, -abs(lr - 4), lr), 1.0, 2)
+    assert tuned == by_metric
+    assert tuned.lr == 4.0
+
+
+def test_a_rate_at_the_end_of_the_grid_is_said_on_the_page():
+    table = {Case("a", 8, 1): entries((1.1,) * 3, (1.4,) * 3)}
+    assert "end of the grid" not in as_page({"push": (load("push"), table)}, {}, {})
+    found = table[Case("a", 8, 1)]["mine"]
+    table[Case("a", 8, 1)]["mine"] = replace(found, by_metric=found.by_metric._replace(at_end=True))
+    assert "end of the grid for mine (Top ranking, a, batch 8)" in as_page({"push": (load("push"), table)}, {}, {})
 
 
 @pytest.mark.parametrize("result", [DIVERGED, Result(math.nan, math.nan, math.nan)], ids=["diverged", "NaN"])
@@ -109,11 +118,25 @@ def test_rows_that_are_not_finished_are_named(tmp_path):
     assert "Not measured yet" in as_page({"push": (load("push"), {})}, {}, {}, missing)
 
 
+def test_results_of_an_earlier_search_can_still_be_shown(tmp_path):
+    """Their keys are of other code, their settings have a version, and they do not know the end of a grid."""
+    cache = Cache(tmp_path / "cache.jsonl")
+    for number, (_, _, job) in enumerate(jobs_of("push")):
+        settings = {key: value for key, value in job.settings.items() if key != "sources"}
+        result = [[0.25, [[1.0 + number, 0.5, 0.5, 1.0, 1.0]] * 3]] * 2
+        cache.store(f"old {number}", {"task": "tune_case", "settings": {**settings, "version": 1}}, result)
+    assert measured(["push"], cache.path)[0] == {"push": {}}
+    tables, missing = measured(["push"], cache.path, earlier=True)
+    assert missing == []
+    assert len(tables["push"]) == len(load("push").cases)
+    assert not any(entry.by_metric.at_end for found in tables["push"].values() for entry in found.values())
+
+
 @pytest.mark.parametrize("name", names())
 def test_methods_that_do_not_depend_on_the_batch_run_once(name):
     # A method may take batches on some data and not on others.
-    unbatched = [(case, method, task) for case, method, task in tasks_of(name) if not method.batched]
-    keys = {task.key for _, _, task in unbatched}
+    unbatched = [(case, method, job) for case, method, job in jobs_of(name) if not method.batched]
+    keys = {job.key for _, _, job in unbatched}
     assert len(keys) == len({(method.name, case.where, case.passes) for case, method, _ in unbatched})
 
 

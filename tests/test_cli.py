@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,42 @@ def test_help_has_examples_that_run(capsys):
 def test_it_is_a_module_too():
     printed = subprocess.run([sys.executable, "-m", "fcco", "--version"], capture_output=True, text=True, check=True)
     assert printed.stdout == f"fcco {fcco.__version__}\n"
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_the_library_does_not_import_the_laboratory():
+    done = python("import sys, fcco, fcco.cli, fcco.estimators; print('fcco_reproduce' in sys.modules)")
+    assert done.stdout == "False\n"
+    sources = sorted(Path(fcco.__file__).parent.rglob("*.py"))
+    assert [path.name for path in sources if "import fcco_reproduce" in path.read_text()] == []
+    assert [path.name for path in sources if "from fcco_reproduce" in path.read_text()] == []
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in {packages}:
+    sys.modules[name] = None
+from fcco.cli import main
+sys.exit(main({arguments}))
+"""
+EXTRAS = ["h5py", "markdown_it", "matplotlib", "numba", "PIL", "pooch", "scipy", "sklearn", "threadpoolctl", "tqdm"]
+
+
+def test_plan_needs_no_extra():
+    done = python(WITHOUT_EXTRAS.format(packages=EXTRAS, arguments=["plan", *SIZES]))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_reproduce_names_its_extra_in_one_sentence():
+    done = python(WITHOUT_EXTRAS.format(packages=["matplotlib"], arguments=["reproduce", "quick"]))
+    assert done.returncode == 2
+    assert done.stderr == "fcco reproduce: experiments need matplotlib: pip install 'fcco[reproduce]'\n"
+
+
+def test_without_the_laboratory_only_plan_is_left():
+    done = python("import sys; from fcco import cli; cli.LABORATORY = 'absent'; sys.exit(cli.main(['report']))")
+    assert done.returncode == 2
+    assert "invalid choice: 'report'" in done.stderr

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fcco
-from fcco._coupled import Visit
+from fcco._step import Visit
 from fcco.data import PositiveNegativeSampler
 from fcco.diagnostics import (
     Advice,

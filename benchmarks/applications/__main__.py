@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
 
 from applications._measure import absent, load, measure, measured, names
 from applications._page import as_page
-from fcco.reproduce._record import environment
+from fcco_reproduce._record import environment
 
 PAGE = Path("BENCHMARKS.md")
 
@@ -24,21 +25,30 @@ def main() -> None:
         "--seconds", action="store_true", help="show times: measured alone on the machine, by one worker"
     )
     parser.add_argument("--finished", action="store_true", help="run nothing: the page of what is in the cache")
+    parser.add_argument(
+        "--earlier", action="store_true", help="as --finished, and with results that earlier code made too"
+    )
     parser.add_argument("--cache", type=Path, default=Path("build/applications/cache.jsonl"))
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     chosen = given.only.split(",") if given.only else names()
     for name in chosen:
         if name not in names():
             parser.error(f"--only names some of {', '.join(names())}, got {name!r}")
     missing: list[str] = []
-    if given.finished:
-        tables, missing = measured(chosen, given.cache)
+    if given.finished or given.earlier:
+        tables, missing = measured(chosen, given.cache, earlier=given.earlier)
     else:
         tables = measure(chosen, quick=given.quick, workers=given.workers, cache=given.cache, progress=sys.stderr)
     about = {key: value for key, value in environment().items() if key in ("Python", "torch", "CPU", "cores")}
     page = as_page(
-        {name: (load(name), tables[name]) for name in chosen}, absent(chosen), about, missing, seconds=given.seconds
+        {name: (load(name), tables[name]) for name in chosen},
+        absent(chosen),
+        about,
+        missing,
+        seconds=given.seconds,
+        earlier=given.earlier,
     )
     given.page.write_text(page, encoding="utf-8")
     print(page)

@@ -6,8 +6,9 @@ import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal, NamedTuple
+
+from harness.search import search_lr
 
 Kind = Literal["ours", "in-batch", "field", "exact", "full"]
 
@@ -93,10 +94,9 @@ class Application:
         methods: the columns of a case.
         run: ``run(case, method, lr, seed)`` trains the method of that name once; seeds share their data and batches
             among methods. It returns ``DIVERGED`` where training did not survive the lr.
-        lr: where the walk over learning rates begins, for a case.
+        lr: the centre of the grid of learning rates, for a case.
         quick: a case of a second or two, for the tests.
         seeds: how many.
-        version: raise it when ``run`` changes, so that earlier results are not used.
         goal: what would be a win, as a sentence, and a function that says whether it came out, from a
             :class:`Table`; in Markdown.
     """
@@ -111,15 +111,15 @@ class Application:
     lr: Callable[[Case], float]
     quick: Case
     seeds: int = 3
-    version: int = 1
     goal: Callable[[Table], str] | None = None
 
 
 class Tuned(NamedTuple):
-    """The results of all seeds at the lr that was chosen."""
+    """The results of all seeds at the learning rate that was chosen, and whether it lies at the end of the grid."""
 
     lr: float
     results: list[Result]
+    at_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,17 +148,21 @@ class Entry:
 Table = dict[Case, dict[str, Entry]]
 
 
-Run = Callable[[float, int], Result]  # of an lr and a seed
-Score = Callable[[Result], float]  # the lower the better
-LIMIT = 8
+def tune(run: Callable[[float, int], Result], centre: float, seeds: int, **grid: int) -> tuple[Tuned, Tuned]:
+    """Search the best learning rate for the objective, and apart from it for the metric on the validation data.
 
+    The grid is the same for every method (:mod:`harness.search`), and both searches share their runs.
 
-def tune(run: Run, start: float, seeds: int, limit: int = LIMIT) -> tuple[Tuned, Tuned]:
-    """The best lr for the objective, and for the metric on the validation data; the same rule for every method.
-
-    Of ``start`` times powers of two, a walk on the first seed goes on until both neighbours are worse, ``limit`` steps
-    at most. From there all seeds go down together, as long as half of the lr is better on average: what suits the first
-    may be too much for another.
+    Parameters
+    ----------
+    run : callable
+        Maps a learning rate and a seed to a :class:`Result`.
+    centre : float
+        The centre of the grid.
+    seeds : int
+        The number of seeds.
+    grid : int
+        Further arguments of :func:`harness.search.search_lr`.
     """
     known: dict[tuple[float, int], Result] = {}
 
@@ -167,48 +171,11 @@ def tune(run: Run, start: float, seeds: int, limit: int = LIMIT) -> tuple[Tuned,
             known[lr, seed] = run(lr, seed)
         return known[lr, seed]
 
-    def best(of: Score, first: float) -> float:
-        lr = walk(lambda lr: of(at(lr, 0)), first, limit)
-        return _descend(lambda lr: fmean(of(at(lr, seed)) for seed in range(seeds)), lr)
+    def best(score: Callable[[Result], float]) -> Tuned:
+        found = search_lr(lambda lr, seed: score(at(lr, seed)), centre, seeds, **grid)
+        return Tuned(found.lr, [at(found.lr, seed) for seed in range(seeds)], found.at_end)
 
-    def finish(lr: float) -> Tuned:
-        return Tuned(lr, [at(lr, seed) for seed in range(seeds)])
-
-    by_objective = best(_objective, start)
-    return finish(by_objective), finish(best(_error, by_objective))
-
-
-def walk(score: Callable[[float], float], start: float, limit: int) -> float:
-    """Where a score is lower than at half and at twice the lr; where it is infinite at the start, from further down.
-
-    >>> walk(lambda lr: abs(lr - 5), 1.0, limit=8)
-    4.0
-    """
-    best, steps = start, 0
-    while score(best) == math.inf and steps < limit:
-        best, steps = best / 4, steps + 1
-    for factor in (2.0, 0.5):
-        here, steps = best, 0
-        while steps < limit and score(best * factor) < score(best):
-            best, steps = best * factor, steps + 1
-        if best != here:
-            break
-    return best
-
-
-def _descend(score: Callable[[float], float], start: float) -> float:
-    best = start
-    for _ in range(LIMIT):
-        if score(best) != math.inf and not score(best / 2) < score(best):
-            break
-        best /= 2
-    return best
-
-
-def _objective(result: Result) -> float:
-    """A method that has another objective has NaN, and any lr will do."""
-    return 0.0 if math.isnan(result.objective) else result.objective
-
-
-def _error(result: Result) -> float:
-    return -result.valid
+    by_metric = best(lambda result: -result.valid)
+    if math.isnan(by_metric.results[0].objective):  # the method has another objective
+        return by_metric, by_metric
+    return best(lambda result: result.objective), by_metric

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import applications
-from applications._application import LIMIT, Application, Case, Entry, Method, Result, Table, Tuned, tune
-from fcco.reproduce import Task, run_tasks
-from fcco.reproduce._cache import Cache
+from applications._application import Application, Case, Entry, Method, Result, Table, Tuned, tune
+from fcco_reproduce import Job, run_jobs
+from fcco_reproduce._cache import Cache
+from harness.cache import by_settings, earlier_results, make_job, sources
 
 
 def names() -> list[str]:
@@ -28,18 +30,24 @@ def load(name: str) -> Application:
     return found
 
 
-def tune_case(name: str, case: dict[str, Any], method: str, seeds: int, version: int, quick: bool) -> Any:
-    """What a method comes to in a case, for :class:`Entry`; ``version`` only tells old results from new ones."""
+QUICK = {"reach": 1, "around": 1}
+
+
+def tune_case(name: str, case: dict[str, Any], method: str, seeds: int, quick: bool, sources: str) -> Any:
+    """Return the results of a method in a case, for :class:`Entry`.
+
+    ``sources`` only distinguishes results of different code.
+    """
     application, row = load(name), Case(**case)
     tuned = next(m.tuned for m in application.methods(row) if m.name == method)
     if tuned:
-        return tune(partial(application.run, row, method), application.lr(row), seeds, limit=1 if quick else LIMIT)
+        return tune(partial(application.run, row, method), application.lr(row), seeds, **(QUICK if quick else {}))
     only = Tuned(0.0, [application.run(row, method, 0.0, seed) for seed in range(seeds)])
     return only, only
 
 
-def tasks_of(name: str, *, quick: bool = False) -> list[tuple[Case, Method, Task]]:
-    """The work of an application, one task for every case and method."""
+def jobs_of(name: str, *, quick: bool = False) -> list[tuple[Case, Method, Job]]:
+    """The work of an application, one job for every case and method."""
     application = load(name)
     found = []
     for case in (application.quick,) if quick else application.cases:
@@ -47,8 +55,8 @@ def tasks_of(name: str, *, quick: bool = False) -> list[tuple[Case, Method, Task
             if method.available:
                 ran = case if method.batched else replace(case, batch=0)
                 settings = {"name": name, "case": asdict(ran), "method": method.name, "quick": quick}
-                settings |= {"seeds": 1 if quick else application.seeds, "version": application.version}
-                found.append((case, method, Task(tune_case, settings, cost=case.passes / max(ran.batch, 1))))
+                settings |= {"seeds": 1 if quick else application.seeds, "sources": sources(application.run)}
+                found.append((case, method, make_job(tune_case, settings, cost=case.passes / max(ran.batch, 1))))
     return found
 
 
@@ -56,28 +64,43 @@ def measure(
     chosen: Sequence[str], *, quick: bool = False, workers: int = 1, cache: Path | None, progress: TextIO | None = None
 ) -> dict[str, Table]:
     """The tables of the applications named."""
-    plan = [(name, *item) for name in chosen for item in tasks_of(name, quick=quick)]
-    results = run_tasks([item[3] for item in plan], workers=workers, cache=cache, progress=progress)
+    plan = [(name, *item) for name in chosen for item in jobs_of(name, quick=quick)]
+    results = run_jobs([item[3] for item in plan], workers=workers, cache=cache, progress=progress)
     return _gather(chosen, plan, results)
 
 
-def measured(chosen: Sequence[str], cache: Path) -> tuple[dict[str, Table], list[str]]:
-    """The tables of what is finished, and the rows of which something is missing."""
-    known = Cache(cache).results
-    plan = [(name, *item) for name in chosen for item in tasks_of(name)]
-    unfinished = {(name, case) for name, case, _, task in plan if task.key not in known}
-    plan = [item for item in plan if item[:2] not in unfinished]
+def measured(chosen: Sequence[str], cache: Path, *, earlier: bool = False) -> tuple[dict[str, Table], list[str]]:
+    """Return the tables of what is finished, and the rows of which something is missing.
+
+    With ``earlier``, a result that other code made with the same settings counts too, such as one of an earlier search
+    for the learning rate.
+    """
+    plan = [(name, *item) for name in chosen for item in jobs_of(name)]
+    known, old = Cache(cache).results, _without_code(earlier_results(cache)) if earlier else {}
+    results = [known.get(job.key, old.get(_settings(job.settings))) for *_, job in plan]
+    unfinished = {item[:2] for item, result in zip(plan, results, strict=True) if result is None}
     places: dict[str, list[int]] = {}
     for name, case in unfinished:
         places.setdefault(f"{load(name).title}: {case.where}", []).append(case.batch)
     missing = [f"{place} (batch {', '.join(map(str, sorted(sizes)))})" for place, sizes in sorted(places.items())]
-    return _gather(chosen, plan, [known[item[3].key] for item in plan]), missing
+    done = [(item, result) for item, result in zip(plan, results, strict=True) if item[:2] not in unfinished]
+    return _gather(chosen, [item for item, _ in done], [result for _, result in done]), missing
 
 
-def _gather(chosen: Sequence[str], plan: list[tuple[str, Case, Method, Task]], results: list[Any]) -> dict[str, Table]:
+def _settings(settings: dict[str, Any]) -> str:
+    """Return settings without what they say about the code: a digest, or in earlier files a version."""
+    return by_settings({key: value for key, value in settings.items() if key not in ("sources", "version")})
+
+
+def _without_code(results: dict[str, Any]) -> dict[str, Any]:
+    return {_settings(json.loads(settings)): result for settings, result in results.items()}
+
+
+def _gather(chosen: Sequence[str], plan: list[tuple[str, Case, Method, Job]], results: list[Any]) -> dict[str, Table]:
     tables: dict[str, Table] = {name: {} for name in chosen}
     for (name, case, method, _), runs in zip(plan, results, strict=True):
-        entry = Entry(method, *(Tuned(lr, [Result(*result) for result in some]) for lr, some in runs))
+        # An earlier search left a pair, without whether the learning rate lies at the end of the grid.
+        entry = Entry(method, *(Tuned(lr, [Result(*result) for result in some], *end) for lr, some, *end in runs))
         tables[name].setdefault(case, {})[method.name] = entry
     return tables
 

@@ -8,7 +8,7 @@ from statistics import fmean, geometric_mean, stdev
 from typing import Any, NamedTuple
 
 from applications._application import Application, Case, Entry, Table
-from fcco.reproduce._tables import Row, as_markdown
+from harness.tables import Row, as_markdown, spread
 
 Entries = dict[str, Entry]
 
@@ -20,9 +20,8 @@ Every application of the library on real data, against the strongest alternative
     FCCO_DATA=... make bench-applications
 
 All methods of a row see the same batches of the same examples, with the same model and optimizer. Only the lr is tuned,
-by the same rule for all: a walk over powers of two on the first seed, until both neighbours are worse, and from there
-downwards as long as the mean over all seeds improves. It starts at the same lr for all, and ends at the first such
-place, which need not be the best of all. Our losses have their defaults, unless the section says otherwise.
+on the same grid for all: factors of four on the first seed, then five factors of two around the best on all seeds.
+{search}Our losses have their defaults, unless the section says otherwise.
 There are two numbers, and they are kept apart, each at an lr chosen for it:
 
 - the **objective** on all training data, exact, at the lr that is best for it. Where its minimum is known, the tables
@@ -94,16 +93,6 @@ def ratio(entries: Entries) -> float:
     if found is None or floor(entries) is None:
         return math.nan
     return (fmean(found.ours) - found.floor) / (fmean(found.theirs) - found.floor)
-
-
-def spread(values: Sequence[float], less: float = 0.0) -> str:
-    """Mean ± standard deviation."""
-    if not math.isfinite(sum(values)):
-        return "diverged"
-    mean = fmean(values) - less
-    digits = max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 3
-    digits = min(digits if abs(mean) < 0.1 else 4, 6)
-    return f"{mean:.{digits}f} ± {stdev(values):.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
 
 
 def _bold_if_ours(text: str, winner: str) -> str:
@@ -191,16 +180,24 @@ def section(application: Application, table: Table, *, seconds: bool = False) ->
     for known, name in ((True, "excess over the minimum of the "), (False, "")):
         rows = [objective_row(*item) for item in table.items() if (floor(item[1]) is not None) == known]
         if rows:
-            parts += [f"*Objective*: {name}{application.objective}.", _markdown(rows)]
+            parts += [f"*Objective*: {name}{application.objective}.", as_markdown(rows, markup=True)]
     parts += [
         f"*Metric*: {application.metric}.",
-        _markdown([metric_row(*item, seconds=seconds) for item in table.items()]),
+        as_markdown([metric_row(*item, seconds=seconds) for item in table.items()], markup=True),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _markdown(rows: list[Row]) -> str:
-    return as_markdown(rows).replace("\\*\\*ours\\*\\*", "**ours**")
+def _about_ends(tables: dict[str, tuple[Application, Table]]) -> str:
+    """Return a line on choices at the end of the grid, beyond which there may be better ones."""
+    ends = [
+        f"{entry.method.name} ({application.title}, {case.where}, batch {case.batch})"
+        for application, table in tables.values()
+        for case, entries in table.items()
+        for entry in entries.values()
+        if entry.by_objective.at_end or entry.by_metric.at_end
+    ]
+    return f"The best lr lies at the end of the grid for {'; '.join(ends)}.\n" if ends else ""
 
 
 def as_page(
@@ -210,10 +207,16 @@ def as_page(
     missing: Sequence[str] = (),
     *,
     seconds: bool = False,
+    earlier: bool = False,
 ) -> str:
-    """The whole page, in Markdown; rows that are not measured yet are named."""
+    """Return the whole page in Markdown; it names the rows that are not measured yet.
+
+    With ``earlier``, it says that results may come from the search for an lr that there was before the grid.
+    """
     seeds = min((application.seeds for application, _ in tables.values()), default=0)
-    parts = [INTRODUCTION.format(seeds=seeds).rstrip()]
+    parts = [INTRODUCTION.format(seeds=seeds, search=_about_ends(tables)).rstrip()]
+    if earlier:
+        parts.append("Results that other code left may have been measured with an earlier search for the lr, a walk.")
     if absent:
         lines = [f"{', '.join(sorted(methods))} (`pip install {need}`)" for need, methods in absent.items()]
         parts.append("Left out, since not installed: " + "; ".join(lines) + ".")

@@ -11,28 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from _task import sampled, shuffled
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
 import fcco
-from applications import (
-    DIVERGED,
-    Application,
-    Case,
-    DivergedError,
-    Method,
-    Part,
-    Parts,
-    Result,
-    Table,
-    duel,
-    three_parts,
-    train,
-)
-from applications._covtype import clipped, covtype
+from applications import DIVERGED, Application, Case, Method, Result, Table, duel
 from fcco.data import PositiveNegativeSampler
+from harness.data import covtype_rows
+from harness.splits import Part, Parts, clipped, three_parts
+from harness.tasks import sampled, shuffled
+from harness.training import DivergedError, train
 
 OURS, IN_BATCH, LIBAUC = "AveragePrecisionLoss", "in-batch AP", "LibAUC's APLoss"
 PLAIN, BALANCED, FOCAL = "cross entropy", "balanced cross entropy", "focal loss"
@@ -48,7 +37,7 @@ def load(name: str) -> Parts:
     if name == "breast cancer":
         bunch = load_breast_cancer()
         return three_parts(bunch.data, ((bunch.target == 0).astype(int),))
-    values = covtype()
+    values = covtype_rows(10).astype(np.float32)
     return clipped(three_parts(values[:, :-1], ((values[:, -1] == 5).astype(int),)))
 
 
@@ -188,6 +177,5 @@ APPLICATION = Application(
     run=run,
     lr=lambda case: 0.032,
     quick=Case("breast cancer", 32, 1),
-    version=2,
     goal=goal,
 )

@@ -8,15 +8,17 @@ from functools import lru_cache
 import numpy as np
 import torch
 import torch.nn.functional as F
-from _task import shuffled
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 import fcco
-from applications import DIVERGED, Application, Case, DivergedError, Method, Part, Parts, Result, Table, train
-from fcco.datasets import load_cifar10
+from applications import DIVERGED, Application, Case, Method, Result, Table
 from fcco.functional import contrastive_loss
+from fcco_reproduce.datasets import load_cifar10
+from harness.splits import Part, Parts
+from harness.tasks import shuffled
+from harness.training import DivergedError, train
 
 OURS, IN_BATCH, LARGER = "ContrastiveLoss", "InfoNCE", "InfoNCE, 8 times the batch"
 TIMES = 8

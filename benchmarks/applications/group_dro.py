@@ -6,31 +6,21 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-import _data as data
 import numpy as np
 import torch
 import torch.nn.functional as F
-from _task import shuffled
 from torch import Tensor, nn
 
 import fcco
-from applications import (
-    DIVERGED,
-    Application,
-    Case,
-    DivergedError,
-    Method,
-    Part,
-    Parts,
-    Result,
-    Table,
-    duel,
-    minimise,
-    three_parts,
-    train,
-)
-from applications._covtype import clipped, covtype
+from applications import DIVERGED, Application, Case, Method, Result, Table, duel
 from fcco.functional import group_dro_loss
+from harness import data
+from harness.data import covtype_rows
+from harness.exact import minimise
+from harness.splits import Part, Parts, clipped, three_parts
+from harness.tasks import shuffled
+from harness.timing import timed
+from harness.training import DivergedError, train
 
 OURS, IN_BATCH, EXACT = "GroupDROLoss", "in-batch group DRO", "exact optimum"
 ERM, WEIGHTED, ONLINE = "ERM", "ERM, groups weighing alike", "online group DRO"
@@ -45,7 +35,7 @@ def load(name: str) -> Parts:
     if name == "digits":
         x, odd, digit = data.groups(name)
         return three_parts(x.numpy(), (odd.numpy(), digit.numpy()))
-    values = covtype()
+    values = covtype_rows(10).astype(np.float32)
     pine = (values[:, -1] == 2).astype(int)
     group = np.unique(2 * values[:, 10:14].argmax(1) + pine, return_inverse=True)[1]
     return clipped(three_parts(values[:, :-1], (pine, group), shares=(0.3, 0.3)))
@@ -105,7 +95,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
         if method == EXACT:
             wide = x.double()
             model.double()
-            seconds = minimise(lambda: exact(wide), list(model.parameters()), 200)
+            seconds = timed(lambda: minimise(lambda: exact(wide), list(model.parameters()), 200))[0]
         else:
             loss_fn = loss_of(method, group)
             optimizer = fcco.optim.MovingAverageSGD(model.parameters(), lr=lr, beta=0.1)

@@ -7,27 +7,17 @@ from statistics import fmean
 
 import torch
 import torch.nn.functional as F
-from _task import shuffled
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 import fcco
-from applications import (
-    DIVERGED,
-    Application,
-    Case,
-    DivergedError,
-    Method,
-    Part,
-    Parts,
-    Result,
-    Table,
-    floor,
-    minimise,
-    three_parts,
-    train,
-)
+from applications import DIVERGED, Application, Case, Method, Result, Table, floor
+from harness.exact import minimise
+from harness.splits import Part, Parts, three_parts
+from harness.tasks import shuffled
+from harness.timing import timed
+from harness.training import DivergedError, train
 
 OURS = "InvariantLogisticLoss, 1 draw"
 DRAWS = {OURS: 1, "BSGD, 1 draw": 1, "BSGD, 4 draws": 4, "BSGD, 16 draws": 16}
@@ -61,7 +51,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
     if method == "exact optimum":
         w = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
-        seconds = minimise(lambda: objective(w), [w])
+        seconds = timed(lambda: minimise(lambda: objective(w), [w]))[0]
     else:
         draws = DRAWS[method]
         generator = torch.Generator().manual_seed(seed)
@@ -120,6 +110,5 @@ APPLICATION = Application(
     run=run,
     lr=lambda case: 0.5,
     quick=Case("breast cancer, noise 1", 64, 16),
-    version=3,
     goal=goal,
 )

@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from _task import shuffled
 from torch import Tensor, nn
 
 import fcco
-from applications import DIVERGED, Application, Case, DivergedError, Method, Result, Table, train
+from applications import DIVERGED, Application, Case, Method, Result, Table
 from fcco.functional import latent_variable_loss
+from harness.tasks import shuffled
+from harness.training import DivergedError, train
 
 OURS, IN_BATCH, TOP, ALL = "LatentVariableLoss", "in-batch", "top-k truncation", "exact sum"
 WORDS, COMMON, LENGTH, WINDOW, FEATURES, DIMENSIONS = 2000, 100, 100, 8, 64, 32
@@ -216,6 +217,5 @@ APPLICATION = Application(
     run=run,
     lr=lambda case: 0.04,
     quick=Case("some topics", 64, 1),
-    version=2,
     goal=goal,
 )

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from _task import shuffled
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 import fcco
-from applications import DIVERGED, Application, Case, DivergedError, Method, Result, Table, train
+from applications import DIVERGED, Application, Case, Method, Result, Table
 from fcco.functional import maml_loss
 from fcco.functional._meta import Data, adapt, task_losses
+from harness.tasks import shuffled
+from harness.training import DivergedError, train
 
 OURS, FULL, FIRST = "MAMLLoss", "MAML", "first-order MAML"
 STEP, SHOTS, EXAMPLES = 0.01, 5, 50

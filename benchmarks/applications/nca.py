@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from functools import lru_cache
 
 import numpy as np
 import torch
-from _task import shuffled
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
@@ -17,9 +15,13 @@ from sklearn.neighbors import KNeighborsClassifier, NeighborhoodComponentsAnalys
 from torch import Tensor
 
 import fcco
-from applications import DIVERGED, Application, Case, DivergedError, Method, Part, Parts, Result, Table, train
-from fcco.datasets import load_sensorless, load_usps
+from applications import DIVERGED, Application, Case, Method, Result, Table
 from fcco.functional import nca_loss
+from fcco_reproduce.datasets import load_sensorless, load_usps
+from harness.splits import Part, Parts
+from harness.tasks import shuffled
+from harness.timing import timed
+from harness.training import DivergedError, train
 
 OURS, IN_BATCH, BASELINE = "NCALoss", "in-batch NCA", "PCA"
 WHOLE, SOME, ROWS = "scikit-learn", "scikit-learn, 2,000 rows", 2000
@@ -109,11 +111,11 @@ def by_scikit_learn(name: str, rows: int, seed: int) -> tuple[Tensor, float]:
     """Its own NCA with its defaults, for the mean of p; on random rows, or on all where ``rows`` is 0."""
     x, (y,) = load(name).train
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[: rows or len(x)]
-    began = time.perf_counter()
+    model = NeighborhoodComponentsAnalysis(DIMENSIONS, init="pca")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = NeighborhoodComponentsAnalysis(DIMENSIONS, init="pca").fit(x[chosen].numpy(), y[chosen].numpy())
-    return torch.tensor(model.components_.T.copy(), dtype=torch.float32), time.perf_counter() - began
+        seconds, _ = timed(lambda: model.fit(x[chosen].numpy(), y[chosen].numpy()))
+    return torch.tensor(model.components_.T.copy(), dtype=torch.float32), seconds
 
 
 def methods(case: Case) -> tuple[Method, ...]:
@@ -169,6 +171,5 @@ APPLICATION = Application(
     run=run,
     lr=lambda case: 0.5 if case.model == LOGARITHM else 2.0,
     quick=Case("digits", 64, 1, LOGARITHM),
-    version=3,
     goal=goal,
 )

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import fcco
-from applications import DIVERGED, Application, Case, DivergedError, Method, Result, Table, duel
+from applications import DIVERGED, Application, Case, Method, Result, Table, duel
 from applications.average_precision import (
     BALANCED,
     FIRST_SEED,
@@ -25,6 +25,7 @@ from applications.average_precision import (
     plus_cross_entropy,
 )
 from fcco.functional import partial_auc_loss
+from harness.training import DivergedError
 
 OURS, IN_BATCH = "PartialAUCLoss", "in-batch pAUC"
 LARGEST_RATE = 0.3
@@ -94,6 +95,5 @@ APPLICATION = Application(
     run=run,
     lr=lambda case: 0.032,
     quick=Case("breast cancer", 32, 1),
-    version=2,
     goal=goal,
 )

@@ -9,29 +9,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from _task import sampled
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 import fcco
-from applications import (
-    DIVERGED,
-    Application,
-    Case,
-    DivergedError,
-    Method,
-    Part,
-    Parts,
-    Result,
-    Table,
-    floor,
-    minimise,
-    three_parts,
-    train,
-)
-from fcco.datasets import load_covtype, load_ijcnn1, split_covtype, split_ijcnn1
+from applications import DIVERGED, Application, Case, Method, Result, Table, floor
 from fcco.functional import p_norm_push_loss
+from fcco_reproduce.datasets import load_covtype, load_ijcnn1, split_covtype, split_ijcnn1
+from harness.exact import minimise
+from harness.splits import Part, Parts, three_parts
+from harness.tasks import sampled
+from harness.timing import timed
+from harness.training import DivergedError, train
 
 OURS = "PNormPushLoss"
 PENALTY = 1e-3
@@ -75,7 +65,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
     if method == "exact optimum":
         w = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
-        seconds = minimise(lambda: objective(w), [w])
+        seconds = timed(lambda: minimise(lambda: objective(w), [w]))[0]
     else:
         w = nn.Parameter(torch.zeros(x.shape[1]))
         optimizer = fcco.optim.MovingAverageSGD([w], lr=lr, beta=0.1, weight_decay=PENALTY)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,12 @@ import torch
 from torch import Tensor, nn
 
 import fcco
-from applications import (
-    DIVERGED,
-    Application,
-    Case,
-    DivergedError,
-    Method,
-    Part,
-    Parts,
-    Result,
-    Table,
-    scaled,
-    train,
-)
-from fcco.datasets import load_lightgbm_ranking
+from applications import DIVERGED, Application, Case, Method, Result, Table
 from fcco.functional import list_net_loss, ndcg_loss
+from fcco_reproduce.datasets import load_lightgbm_ranking
+from harness.splits import Part, Parts, scaled
+from harness.timing import timed
+from harness.training import DivergedError, train
 
 OURS, LISTNET, APPROX = "NDCGLoss", "ListNet, whole lists", "ApproxNDCG, whole lists"
 LIST = "one list of "
@@ -160,9 +150,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 def boosted(parts: Parts, grow: Grow, seed: int) -> Result:
     """Trees, as many as the NDCG@10 of the validation queries asks for."""
-    began = perf_counter()
-    predict = grow(_lists_together(parts.train), _lists_together(parts.valid), seed)
-    seconds = perf_counter() - began
+    seconds, predict = timed(lambda: grow(_lists_together(parts.train), _lists_together(parts.valid), seed))
     valid, test = (ndcg(torch.as_tensor(predict(part.x.numpy())), part) for part in parts[1:])
     return Result(math.nan, valid, test, seconds)
 
@@ -285,6 +273,5 @@ APPLICATION = Application(
     run=run,
     lr=lambda case: 0.016,
     quick=Case(f"{LIST}400", 32, 2),
-    version=3,
     goal=goal,
 )

@@ -8,24 +8,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from _task import shuffled
 from torch import Tensor, nn
 
 import fcco
-from applications import (
-    DIVERGED,
-    Application,
-    Case,
-    DivergedError,
-    Entry,
-    Method,
-    Part,
-    Parts,
-    Result,
-    Table,
-    train,
-    tune,
-)
+from applications import DIVERGED, Application, Case, Entry, Method, Result, Table, tune
+from harness.splits import Part, Parts
+from harness.tasks import shuffled
+from harness.training import DivergedError, train
 
 OURS, LOG_Q, ADAPTIVE = "SoftmaxLoss", "sampled softmax with log q", "AdaptiveLogSoftmax"
 DENSE, NO_MOMENTUM = "dense softmax", "dense softmax, no momentum"
@@ -223,6 +212,5 @@ APPLICATION = Application(
     lr=lambda case: START,
     quick=Case("200 classes", 128, 1),
     seeds=SEEDS,
-    version=2,
     goal=goal,
 )

@@ -10,29 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from _task import shuffled
 from torch import Tensor, nn
 
 import fcco
-from applications import (
-    DIVERGED,
-    Application,
-    Case,
-    DivergedError,
-    Method,
-    Part,
-    Parts,
-    Result,
-    Table,
-    minimise,
-    ratio,
-    scaled,
-    three_parts,
-    train,
-)
-from fcco.datasets import load_survival
+from applications import DIVERGED, Application, Case, Method, Result, Table, ratio
 from fcco.estimators._concordance import count_pairs
 from fcco.functional import cox_loss
+from fcco_reproduce.datasets import load_survival
+from harness.exact import minimise
+from harness.splits import Part, Parts, scaled, three_parts
+from harness.tasks import shuffled
+from harness.timing import timed
+from harness.training import DivergedError, train
 
 RARE = "simulation, 2% events"
 OURS, IN_BATCH, SUMMED = "BaselineCoxLoss", "in-batch Cox", "in-batch Cox, summed"
@@ -103,7 +92,9 @@ def fit(case: Case, method: str, lr: float, seed: int, model: nn.Module, parts: 
     if method == "exact optimum":
         model.double()
         wide = x.double()
-        return minimise(lambda: cox_loss(model(wide).squeeze(1), time, event), list(model.parameters()))
+        return timed(lambda: minimise(lambda: cox_loss(model(wide).squeeze(1), time, event), list(model.parameters())))[
+            0
+        ]
     optimizer: torch.optim.Optimizer
     if case.model == "linear":
         optimizer = fcco.optim.MovingAverageSGD(model.parameters(), lr=lr, beta=0.1)
@@ -198,7 +189,6 @@ APPLICATION = Application(
     cases=CASES,
     methods=methods,
     run=run,
-    version=2,
     lr=lambda case: 0.0625 if case.model == "linear" else 0.004,
     quick=Case(RARE, 256, 1, "linear"),
     goal=goal,

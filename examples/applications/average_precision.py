@@ -2,7 +2,7 @@
 
     python examples/applications/average_precision.py [--figure average_precision.png] [--quick]
 
-On covtype (see ``fcco.datasets``), class 5 against the rest, 1.6% of the rows; ``--quick`` takes made data.
+On covtype (see ``fcco_reproduce.datasets``), class 5 against the rest, 1.6% of the rows; ``--quick`` takes made data.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import fcco
 from fcco.data import PositiveNegativeSampler
+from fcco_reproduce import datasets
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -29,7 +30,7 @@ def load(quick: bool) -> tuple[Tensor, Tensor]:
     if quick:
         x, y = make_classification(4000, 20, n_informative=6, weights=[0.97], random_state=0)
     else:
-        data = fcco.datasets.load_covtype()
+        data = datasets.load_covtype()
         x, y = data.x[::10], data.y[::10] == 4
     x = (x - x.mean(0)) / (x.std(0) + 1e-6)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))

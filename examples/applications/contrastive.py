@@ -2,7 +2,8 @@
 
     python examples/applications/contrastive.py [--figure contrastive.png] [--quick]
 
-On 4,000 images of CIFAR-10 (see ``fcco.datasets``) at 16 x 16 pixels; ``--quick`` takes scikit-learn's digits.
+On 4,000 images of CIFAR-10 (see ``fcco_reproduce.datasets``) at 16 x 16 pixels; ``--quick`` takes
+scikit-learn's digits.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 import fcco
 from fcco.functional import contrastive_loss
+from fcco_reproduce import datasets
 
 BATCH = 16
 
@@ -29,7 +31,7 @@ def load(quick: bool) -> tuple[Tensor, Tensor]:
         bunch = load_digits()
         images = torch.tensor(bunch.images[:180] / 16, dtype=torch.float32).unsqueeze(1)
         return F.interpolate(images, 16).repeat(1, 3, 1, 1), torch.tensor(bunch.target[:180])
-    data = fcco.datasets.load_cifar10()
+    data = datasets.load_cifar10()
     return F.avg_pool2d(torch.tensor(data.x[:6000]).float() / 255, 2), torch.tensor(data.y[:6000])
 
 

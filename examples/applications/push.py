@@ -2,7 +2,7 @@
 
     python examples/applications/push.py [--figure push.png] [--quick]
 
-On ijcnn1 (see ``fcco.datasets``); ``--quick`` takes scikit-learn's breast cancer data.
+On ijcnn1 (see ``fcco_reproduce.datasets``); ``--quick`` takes scikit-learn's breast cancer data.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 import fcco
 from fcco.data import PositiveNegativeSampler
 from fcco.functional import p_norm_push_loss
+from fcco_reproduce import datasets
 
 PENALTY = 1e-3
 
@@ -27,7 +28,7 @@ def load(quick: bool) -> tuple[Tensor, Tensor]:
         bunch = load_breast_cancer()
         x = (bunch.data - bunch.data.mean(0)) / bunch.data.std(0)
         return torch.tensor(x[:, :10], dtype=torch.float32), torch.tensor(bunch.target)
-    train = fcco.datasets.split_ijcnn1(fcco.datasets.load_ijcnn1("tr")).train
+    train = datasets.split_ijcnn1(datasets.load_ijcnn1("tr")).train
     return torch.tensor(train.x), torch.tensor(train.y)
 
 

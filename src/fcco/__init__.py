@@ -5,7 +5,6 @@ from typing import Any
 
 from fcco import (
     data,
-    datasets,
     diagnostics,
     distributed,
     functional,
@@ -44,7 +43,6 @@ __all__ = [
     "Pool",
     "Rule",
     "data",
-    "datasets",
     "diagnostics",
     "distributed",
     "estimators",

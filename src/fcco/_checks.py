@@ -1,7 +1,7 @@
 """Refusing bad input before any state changes.
 
-Shapes and dtypes are checked always. Checks on *values* raise at once, naming the value, in eager mode on the CPU;
-under ``torch.compile`` and on accelerators they are asynchronous assertions, which neither branch on data nor wait for
+Shapes and dtypes are always checked. In eager mode on the CPU, checks on *values* raise at once and name the value.
+Under ``torch.compile`` and on accelerators they are asynchronous assertions, which neither branch on data nor wait for
 the device.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.compiler import is_compiling
 
-# The chain rule multiplies a gradient by others. This one is the square root of the largest float32, so that as large a
-# factor is left for them.
+# The chain rule multiplies this gradient by others. It may reach the square root of the largest float32, which leaves
+# an equally large factor for the rest.
 _LARGEST_GRADIENT = 2.0**64
 
 
 class NotFiniteError(ValueError):
-    """A value that is not finite, or a gradient about to be: ``name[place]`` is ``value``. No state has changed.
+    """A value is not finite, or a gradient is about to overflow: ``name[place]`` is ``value``. No state has changed.
 
     >>> import fcco
     >>> try:
@@ -43,7 +43,7 @@ class NotFiniteError(ValueError):
 
 
 def reads_are_free(tensor: Tensor) -> bool:
-    """Whether looking at a value of ``tensor`` neither stalls a device, nor breaks a graph or a transform."""
+    """Return whether reading a value of ``tensor`` neither stalls a device nor breaks a graph or a transform."""
     return tensor.is_cpu and not is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
 
 
@@ -52,7 +52,7 @@ def shape_of(tensor: Tensor) -> str:
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """``value`` as an int; refuses what is none, or less than ``least``."""
+    """Return ``value`` as an int; refuse anything else, and numbers below ``least``."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -65,7 +65,7 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
 
 
 def check_inner(inner: Any, dim: int, name: str = "inner") -> Tensor:
-    """``inner`` as [B1] when dim is 1, else [B1, dim]."""
+    """Return ``inner`` in the shape [B1] if dim is 1, else [B1, dim]."""
     if not isinstance(inner, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(inner).__name__}")
     if not inner.is_floating_point():
@@ -87,14 +87,14 @@ def check_finite(inner: Tensor, log: bool, name: str = "inner") -> None:
         legal = values < math.inf if log else values.isfinite()
         torch._assert_async(legal.all(), f"{name} is not finite")
         return
-    # One reduction decides in the usual case: the largest value (NaN if any is), or a finite sum.
+    # One reduction usually decides: the largest value (NaN if there is any), or a finite sum.
     decisive = (values.max() if log else values.sum()).item()
     if not (decisive < math.inf if log else math.isfinite(decisive)):
         raise_if_not_finite(values, log, name)
 
 
 def raise_if_not_finite(values: Tensor, log: bool, name: str) -> None:
-    """As :func:`check_finite`, where waiting for a device does not matter."""
+    """Do what :func:`check_finite` does, where it does not matter to wait for a device."""
     bad = (~(values < math.inf) if log else ~values.isfinite()).nonzero()
     if len(bad):
         place = tuple(bad[0].tolist())
@@ -107,7 +107,7 @@ def _at(name: str, place: tuple[int, ...]) -> str:
 
 
 class _Guard(torch.autograd.Function):
-    """The same tensor, whose gradient is asserted to be of a legal size."""
+    """The identity, which asserts that the gradient is not too large."""
 
     @staticmethod
     def forward(inner: Tensor) -> Tensor:
@@ -125,14 +125,14 @@ class _Guard(torch.autograd.Function):
 
 
 def guarded(inner: Tensor) -> Tensor:
-    """The same tensor, for :func:`check_gradient`; where values cannot be read, its gradient is checked backwards."""
+    """Return the same tensor for :func:`check_gradient`. Where values cannot be read, backward checks its gradient."""
     if reads_are_free(inner):
         return inner.view_as(inner)  # so that hooks of the caller's tensor are not called twice
     return _Guard.apply(inner)
 
 
 def check_gradient(loss: Tensor, inner: Tensor, rows: Tensor, advice: str) -> None:
-    """Refuse a loss whose gradient in ``inner``, which is :func:`guarded`, is not finite or may soon not be."""
+    """Refuse a loss whose gradient with respect to ``inner``, which is :func:`guarded`, is or may become infinite."""
     if not (reads_are_free(inner) and inner.requires_grad and loss.requires_grad):
         return
     (gradient,) = torch.autograd.grad(loss, inner, retain_graph=True, allow_unused=True)
@@ -162,7 +162,7 @@ def check_rate(name: str, owner: str, rate: float | Tensor, largest: float) -> N
 
 
 def as_index(index: Any, device: torch.device) -> Tensor:
-    """``index`` as a 1-d int64 tensor on ``device``."""
+    """Return ``index`` as a 1-d int64 tensor on ``device``."""
     if not isinstance(index, Tensor):
         array = np.array(index)
         if array.dtype.kind not in "iu" and array.size:
@@ -176,25 +176,39 @@ def as_index(index: Any, device: torch.device) -> Tensor:
         if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
             raise TypeError(f"index must be of an integer dtype, got {index.dtype}")
         index = index.to(torch.int64)
-    # A copy to the CPU must have arrived before its values are looked at.
+    # A copy to the CPU must arrive before its values are read.
     return index if index.device == device else index.to(device, non_blocking=device.type != "cpu")
 
 
-def as_rows_of(values: Tensor, index: Any, name: str) -> Tensor:
-    """``index`` as rows, one for each of ``values``, which the error message calls ``name``."""
-    rows = as_index(index, values.device)
-    if len(rows) != len(values):
-        raise ValueError(f"index must have the shape [{len(values)}], as {name} has, got {shape_of(rows)}")
-    return rows
+class Rows(NamedTuple):
+    """The rows of a batch, checked: int64, on the batch's device, within the table."""
+
+    values: Tensor
+    may_repeat: bool
+    """False if no row appears twice."""
+
+
+def as_rows(index: Any, n: int, device: torch.device) -> Rows:
+    """Return ``index`` as rows of a table of n."""
+    if isinstance(index, Rows):
+        return index
+    rows = as_index(index, device)
+    return Rows(rows, check_rows(rows, n))
+
+
+def check_one_each(index: Tensor, values: Tensor, name: str) -> None:
+    """Refuse an index that does not have an entry for each of ``values``, which the message calls ``name``."""
+    if len(index) != len(values):
+        raise ValueError(f"index must have the shape [{len(values)}], as {name} has, got {shape_of(index)}")
 
 
 def is_empty(values: Any) -> bool:
-    """Whether these are no rows: what is no rows at all is for others to refuse."""
+    """Return whether ``values`` has length 0. Anything without a length is for others to refuse."""
     return hasattr(values, "__len__") and len(values) == 0
 
 
 def check_rows(rows: Tensor, n: int) -> bool:
-    """Refuse rows outside [0, n); return whether a row may stand twice."""
+    """Refuse rows outside [0, n); return whether a row may appear twice."""
     if not reads_are_free(rows):
         torch._assert_async(((rows >= 0) & (rows < n)).all(), f"index has a value outside [0, {n})")
         return True
@@ -206,12 +220,18 @@ def check_rows(rows: Tensor, n: int) -> bool:
 
 
 def has_repeats(ordered: NDArray[np.int64]) -> bool:
-    """Whether a value stands twice in a sorted array."""
+    """Return whether a value appears twice in a sorted array."""
     return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
+def check_same_length(inner: Tensor, rows: Tensor) -> None:
+    """Refuse an index that is longer or shorter than ``inner``."""
+    if inner.shape[0] != rows.shape[0]:
+        raise ValueError(f"inner {shape_of(inner)} and index {shape_of(rows)} differ in length")
+
+
 def check_weight(weight: Any, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """``weight`` as [B1] of ``dtype``."""
+    """Return ``weight`` as [B1] of ``dtype``."""
     if not isinstance(weight, Tensor) or weight.shape != rows.shape:
         got = shape_of(weight) if isinstance(weight, Tensor) else type(weight).__name__
         raise ValueError(f"weight must be a tensor of the shape {shape_of(rows)}, got {got}")

@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fcco._checks import (
     as_index,
-    as_rows_of,
+    as_rows,
     check_finite,
     check_gradient,
     check_inner,
+    check_one_each,
     check_rows,
-    check_weight,
+    check_same_length,
     guarded,
     is_empty,
     reads_are_free,
@@ -27,64 +28,13 @@ from fcco._checks import (
 )
 from fcco._describe import Descriptions, options_of
 from fcco._outer import Outer, Shares, takes_index, total
-from fcco._pool import Estimate, EstimateFrom, Pool
+from fcco._pool import EstimateFrom, Pool
 from fcco._repeats import Repeats, find_repeats
-from fcco._rules import BSGD, SOAP, SOX, Batch, Rule, is_per_row
-from fcco._space import LOG_ARRAYS, PLAIN_ARRAYS, Array, Rate, as_column
+from fcco._rules import SOX, Batch, Rule, is_per_row
+from fcco._space import Rate, as_column
+from fcco._step import Inputs, SharedEstimate, Step, Visit, as_shares, estimate_of_nothing, split_estimate
 from fcco._table import InnerTable
 from fcco.placement import Change, Layout, Placement, place
-
-
-class Visit(NamedTuple):
-    """One step of the table as an observer sees it, with an entry for each position of the batch."""
-
-    rows: Tensor
-    """[B1]."""
-    estimate: Tensor
-    """[B1] or [B1, dim], of g (log g in log space)."""
-    before: Tensor
-    """What the rows held; the estimate where a row was not visited before."""
-    seen: Tensor
-    """[B1] of bool: whether the row was visited before."""
-    where: Tensor
-    """[B1] of bool: False for padding."""
-
-
-class SharedEstimate(NamedTuple):
-    """Inner values of all n rows, which every rank has alike."""
-
-    inner: Tensor
-    """[n] or [n, dim]."""
-    weight: Tensor
-    """[n], the weight of each f, or a mask of bool for the mean over some."""
-    sample: Tensor | None = None
-    """[n], what f is evaluated on."""
-    extra: Tensor | None = None
-    """A scalar that is added to the loss."""
-
-
-class _Inputs(NamedTuple):
-    """What a step is called with, checked."""
-
-    inner: Tensor
-    rows: Tensor
-    shares: Shares | None
-    previous: Tensor | None
-    may_repeat: bool
-
-
-class _Step(NamedTuple):
-    """A step of the table that is worked out, and not yet written."""
-
-    inner: Tensor
-    new: Tensor
-    at: Tensor
-    sampled: Tensor | None  # those of ``inner`` that f is taken at; None: all
-    tracked: Tensor | None  # rows of the table to write; None: all
-    values: Tensor  # what to write: ``new``, unless ranks write each other's
-    rate: Rate
-    written: Tensor | None  # where the values are not padding
-    visit: Visit | None
 
 
 class CoupledLoss(nn.Module):
@@ -92,52 +42,77 @@ class CoupledLoss(nn.Module):
 
     .. math:: F(w) = \frac 1 n \sum_i f_i(g_i(w)), \qquad g_i(w) = \text{mean over a set } S_i
 
-    Called with an estimate of g_i for every i of a batch, it updates a running estimate u_i of each, and returns a
-    scalar whose value estimates F and whose gradient is mean_i <∇f_i(ū_i), ∂g_i>, where the rule says which ū that is.
+    The loss is called with an estimate of g_i for every example i of a batch. It keeps a running estimate u_i of each
+    g_i, its *row* in a table, and updates the rows of the batch. It returns a scalar: the value estimates F, and the
+    gradient is mean_i <∇f_i(ū_i), ∂g_i>, where the rule says which ū that is.
 
-    Args:
-        outer: f, as ``outer(u)`` or ``outer(u, index)``, from [B1, dim] ([B1] when ``dim == 1``) to [B1]. It is
-            differentiated by autograd, and may be a module with parameters of its own. If it is stochastic, it draws
-            its sample itself or is given one with the call, as ``outer(u, index, sample)``. Rules that differentiate at
-            another row than the new one (SOX) call it twice a step, for the gradient and for the value.
-        n: number of rows: examples i in the training set.
-        dim: how many values g_i has.
-        rule: how u_i is updated and where f is differentiated; see :class:`fcco.SOX` and its siblings.
-        log: ``inner``, the table and the argument of ``outer`` are log g. Averages are those of g, taken without ever
-            leaving log space; -inf stands for g = 0.
-        init: what a row holds before its first visit, as a value of g. ``None``: its first estimate. With 0, f must
-            have a derivative there (log has none).
-        n_outer: how many of the n rows ever come as ``index``, where not all do (only the positives, say): what a batch
-            is a share of, which MOAP scales by.
+    Parameters
+    ----------
+    outer : callable
+        f, called as ``outer(u)`` or ``outer(u, index)``. It maps [B1, dim] (or [B1] if ``dim == 1``) to [B1] and is
+        differentiated by autograd. It may be a module with parameters of its own. A stochastic f draws its sample
+        itself or receives one with the call, as ``outer(u, index, sample)``. Rules that do not differentiate at the new
+        row (SOX) evaluate f twice in each step, once for the gradient and once for the value.
+    n : int
+        Number of rows, that is, of examples i in the training set.
+    dim : int, default=1
+        Number of values that g_i has.
+    rule : Rule, default=SOX(gamma=0.1)
+        How u_i is updated and where f is differentiated. See :class:`fcco.SOX` and its siblings.
+    log : bool, default=False
+        If True, ``inner``, the table and the argument of ``outer`` are all log g. The moving average is that of g,
+        computed without leaving log space. -inf stands for g = 0.
+    init : float, optional
+        What a row holds before its first visit, as a value of g. By default, a row starts from its first estimate. If
+        ``init`` is 0, f must have a derivative at 0 (log has none).
+    n_outer : int, optional
+        How many of the n rows ever appear in ``index``, if not all of them do (for example, only the positives). MOAP
+        scales its estimates by ``n_outer`` / B1.
 
-    Raises:
-        ValueError: the rule is not defined in this space, or ``init`` does not suit it.
+    Raises
+    ------
+    ValueError
+        The rule is not defined in this space, or ``init`` does not suit it.
 
-    Call:
-        ``loss_fn(inner, index, *, weight=None, sample=None, previous=None, options=None)``
+    Notes
+    -----
+    Call a loss as ``loss_fn(inner, index, *, weight=None, sample=None, previous=None, options=None)``:
 
-        - inner: [B1] or [B1, dim], differentiable; for rules that track all rows (SCGD, NASA) [n] or [n, dim].
-        - index: [B1] of ints in [0, n), the rows. A row that stands twice has its estimates averaged and is updated
-          once; the gradient counts both.
-        - weight: [B1]. The loss is then the sum of weight * f, rather than the mean of f; a mask of bool stands for the
-          mean over the positions that are True. Positions of weight 0 are padding: they are not written to the table,
-          and may hold any legal value at which f is defined.
-        - sample: what a stochastic f is evaluated on; it is then called as ``outer(u, index, sample)``.
-        - previous: a second estimate, at the previous weights, for rules that ask for one (MSVR).
-        - options: options of your own that ``inner`` depends on (a temperature, say), by name. Under a process group
-          they must be the same on all ranks, as the rule and all arguments of the constructor must.
+    - inner: Tensor of shape (B1,) or (B1, dim), differentiable. For rules that track all rows (SCGD, NASA) its shape is
+      (n,) or (n, dim).
+    - index: integers in [0, n) of shape (B1,), the rows. If a row appears twice, its estimates are averaged and it is
+      updated once; the gradient counts both.
+    - weight: Tensor of shape (B1,). The loss is then the sum of weight * f instead of the mean of f. A mask of bool
+      stands for the mean over the positions that are True. Positions of weight 0 are padding: they do not change the
+      table, and may hold any legal value at which f is defined.
+    - sample: what a stochastic f is evaluated on. f is then called as ``outer(u, index, sample)``.
+    - previous: a second estimate, at the previous weights, for rules that need one (MSVR).
+    - options: settings of yours that ``inner`` depends on, such as a temperature, by name. On several ranks they must
+      be equal on all of them, as the rule and all arguments of the constructor must.
 
-        In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself, and the table is
-        neither used nor changed (``index`` may then be anything that f can use). Under a process group, the batch is
-        that of all ranks together (see :mod:`fcco.distributed`). Bad input (shapes, NaN, rows out of
-        range, an empty batch) raises before any change; what is not finite, a :class:`fcco.NotFiniteError`. Every call
-        in training is a step of the table, so keep the loss outside of functions that ``torch.utils.checkpoint`` runs a
-        second time.
+    In ``eval()`` mode and under ``torch.no_grad()`` the value is that of f at ``inner`` itself. The table is neither
+    used nor changed, and ``index`` may hold anything that f can use.
 
-    ``state_dict`` has the table, and what it is of; it is loaded only where it belongs, unless within
+    Under a process group, the ranks' batches form one batch; see :mod:`fcco.distributed`.
+
+    Invalid input (wrong shapes, NaN, rows out of range, an empty batch) raises an error before anything changes. For
+    values that are not finite, the error is a :class:`fcco.NotFiniteError`.
+
+    Every call in training mode is a step of the table. Keep the loss outside of functions that
+    ``torch.utils.checkpoint`` runs a second time.
+
+    ``state_dict`` contains the table and says what its rows are. It loads only where it belongs, except within
     :func:`fcco.load_anyway`. See :class:`fcco.InnerTable`.
 
-    Example, with f = log and g_i a mean over a sampled set:
+    Callables in :attr:`observers` are called after every step with a :class:`Visit`.
+
+    References
+    ----------
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022.
+
+    Examples
+    --------
+    f = log, and g_i is a mean over a sampled set:
 
     >>> loss_fn = CoupledLoss(torch.log, n=3, rule=SOX(gamma=0.5))
     >>> inner = torch.tensor([1.0, 4.0], requires_grad=True)
@@ -147,8 +122,6 @@ class CoupledLoss(nn.Module):
     tensor([0.5000, 0.1250])
     >>> loss_fn.table.u
     tensor([1., 0., 4.])
-
-    Reference: Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022.
     """
 
     def __init__(
@@ -179,7 +152,7 @@ class CoupledLoss(nn.Module):
         # On several ranks, each then waits for the others' f before it writes, which takes one message a step.
         self.outer_may_fail = True
         self.observers: list[Callable[[Visit], None]] = []
-        self._is_frozen = False
+        self.is_frozen = False
         self._described = Descriptions()
         self._outer_takes_index = takes_index(outer)
 
@@ -197,7 +170,7 @@ class CoupledLoss(nn.Module):
         options: Mapping[str, Any] | None = None,
     ) -> Tensor:
         f = self._f if sample is None else partial(self._f, sample=sample)
-        placement = self._placement()
+        placement = self.placement()
         if placement is None:
             return self._plug_in(f, inner, index, weight)
         if placement.alone:
@@ -233,7 +206,7 @@ class CoupledLoss(nn.Module):
         sample, options
             As in a call of the loss.
         """
-        placement = self._placement()
+        placement = self.placement()
         step = partial(self._step_of_pool, placement, estimate, columns, index, name=name, gather=gather, sample=sample)
         if placement is None or placement.alone:
             return step({})
@@ -258,7 +231,7 @@ class CoupledLoss(nn.Module):
         options
             As in a call of the loss.
         """
-        placement = self._placement()
+        placement = self.placement()
         step = partial(self._shared_step, placement, estimate, columns)
         if placement is None or placement.alone:
             return step({})
@@ -295,7 +268,7 @@ class CoupledLoss(nn.Module):
         list of Visit
             The steps that were worked out.
         """
-        changed: dict[str, Any] = {"layout": Layout(alone=True), "training": True, "_is_frozen": True}
+        changed: dict[str, Any] = {"layout": Layout(alone=True), "training": True, "is_frozen": True}
         visits: list[Visit] = []
         changed["observers"] = [visits.append]
         if rule is not None:
@@ -310,18 +283,23 @@ class CoupledLoss(nn.Module):
             self.table = held
             self.__dict__.update(before)
 
+    def notify(self, visit: Visit) -> None:
+        """Tell the observers of a step."""
+        for observer in self.observers:
+            observer(visit)
+
     def __getstate__(self) -> dict[str, Any]:
-        # A copy is not watched by whoever watches the original.
+        # Observers of the original do not observe its copies.
         return {**self.__dict__, "observers": []}
 
-    def _placement(self) -> Placement | None:
-        """The placement of the step that a call takes now; None if it takes none."""
+    def placement(self) -> Placement | None:
+        """Return the placement of the step that a call takes now, or None if it takes none."""
         table: Any = self._modules["table"]
         return place(table, self.layout) if self.training and torch.is_grad_enabled() else None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _eagerly(self, step: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Take a step in which ranks send messages, which no graph holds."""
+        """Take a step in which ranks exchange messages, which cannot be part of a compiled graph."""
         return step(*arguments)
 
     def _step_of_pool(
@@ -338,26 +316,32 @@ class CoupledLoss(nn.Module):
     ) -> Tensor:
         f = self._f if sample is None else partial(self._f, sample=sample)
         if placement is None:
-            rows = as_rows_of(columns[0], index, name) if self.training and columns else None
-            inner, shares = _split(estimate(Pool(columns, None, rows)))
-            return self._plug_in(f, inner, as_rows_of(inner, index, "the batch"), shares)
-        rivals, rows = None, index
+            known = self.training and _is_batch(columns)
+            pool = Pool(columns, None, as_index(index, columns[0].device) if known else None)
+            inner, shares = split_estimate(estimate(pool))
+            check_one_each(as_index(index, inner.device), inner, "the batch")
+            return self._plug_in(f, inner, index, shares)
+        rivals = None
         if gather:
-            (*columns, rows), others = placement.gather((*columns, index), settings)
+            (*columns, index), others = placement.gather((*columns, index), settings)
             if others is not None:
                 *rivals, their_rows = others
         try:
             if rivals is not None:
-                pool = Pool(columns, rivals, as_index(torch.cat([rows, their_rows]), rows.device))
-                inner, shares = _split(estimate(pool))
-            elif placement.may_be_empty() and columns and is_empty(columns[0]):
-                inner, shares = _nothing(columns, self.dim), None
+                rows = as_rows(torch.cat([index, their_rows]), self.n, index.device)
+                inner, shares = split_estimate(estimate(Pool(columns, rivals, *rows)))
+            elif not placement.alone and _is_batch(columns) and len(columns[0]) == 0:
+                inner, shares = estimate_of_nothing(columns, self.dim), None
             else:
-                rows = as_rows_of(columns[0], rows, name) if columns else rows
-                inner, shares = _split(estimate(Pool(columns, None, rows)))
+                pool = Pool(columns)
+                if _is_batch(columns):
+                    index = checked = as_rows(index, self.n, columns[0].device)
+                    check_one_each(checked.values, columns[0], name)
+                    pool = Pool(columns, None, *checked)
+                inner, shares = split_estimate(estimate(pool))
         except Exception as error:
             placement.refuse(error)
-        return self._take_step(placement, f, inner, rows, shares, None, settings)
+        return self._take_step(placement, f, inner, index, shares, None, settings)
 
     def _shared_step(
         self,
@@ -408,107 +392,78 @@ class CoupledLoss(nn.Module):
         step = self._advance(placement, given, weights)
         with placement.all_or_none() if self.outer_may_fail or self._may_overflow else nullcontext():
             loss = self._loss_of(f, placement.table, step, given.rows, weights)
-        if not self._is_frozen:
+        if not self.is_frozen:
             placement.write(step.tracked, step.values, step.rate, step.written)
         if step.visit is not None:
-            for observer in self.observers:
-                observer(step.visit)
+            self.notify(step.visit)
         return loss
 
-    def _check(self, placement: Placement, inner: Any, index: Any, weight: Any, previous: Any) -> _Inputs:
+    def _check(self, placement: Placement, inner: Any, index: Any, weight: Any, previous: Any) -> Inputs:
         """Refuse bad input. The part of a batch that one rank has may be empty."""
         table, all_rows = placement.table, self.rule.all_rows
-        if placement.may_be_empty() and is_empty(index) and isinstance(inner, Tensor) and (all_rows or len(inner) == 0):
+        if not placement.alone and is_empty(index) and isinstance(inner, Tensor) and (all_rows or len(inner) == 0):
             inner = inner if all_rows else inner.reshape(0, *table.u.shape[1:])
             nothing = inner.new_zeros(0)
             # Only a rank without rows may leave out the previous estimate.
             previous = inner if self.rule.needs_previous and previous is None else previous
-            return _Inputs(inner, nothing.long(), Shares(nothing, nothing.sum()), previous, may_repeat=True)
+            return Inputs(inner, nothing.long(), Shares(nothing, nothing.sum()), previous, may_repeat=True)
         inner = check_inner(inner, self.dim)
-        rows = as_index(index, inner.device)
-        shares = _shares(weight, rows, torch.promote_types(inner.dtype, torch.float32), needed=not placement.alone)
-        may_repeat = self._check_values(table, inner, rows, previous)
+        self._check_values(table, inner, previous)
+        rows = as_rows(index, self.n, inner.device)
+        if not all_rows:
+            check_same_length(inner, rows.values)
+        dtype = torch.promote_types(inner.dtype, torch.float32)
+        shares = as_shares(weight, rows.values, dtype, needed=not placement.alone)
         # Rows that one rank has once may come from another rank too.
-        return _Inputs(inner, rows, shares, previous, may_repeat or not (placement.alone or all_rows))
+        may_repeat = not all_rows and (rows.may_repeat or not placement.alone)
+        return Inputs(inner, rows.values, shares, previous, may_repeat)
 
     @property
     def _may_overflow(self) -> bool:
         return self.log and not self.rule.bounded
 
-    def _loss_of(self, f: Outer, table: InnerTable, step: _Step, rows: Tensor, weight: Tensor | None) -> Tensor:
-        """The value of f at the new rows, with the gradient at those of the rule."""
+    def _loss_of(self, f: Outer, table: InnerTable, step: Step, rows: Tensor, weight: Tensor | None) -> Tensor:
+        """Return the value of f at the new rows, with the gradient at the rows that the rule says."""
+        inner, new, at = step.inner, step.new, step.at
+        if step.sampled is not None:
+            inner, new, at = (part.index_select(0, step.sampled) for part in (inner, new, at))
         with torch.no_grad():
-            # A copy, since f may work in place, and the table is to have the rows as they are.
-            value = None if step.at is step.new else total(f(_take(step.new, step.sampled).clone(), rows), weight)
-        inner = _take(step.inner, step.sampled)
-        if self._may_overflow:
+            # f may work in place, so it gets a copy of what the table will hold.
+            value = None if step.at is step.new else total(f(new.clone(), rows), weight)
+        unbounded = self._may_overflow
+        if unbounded:
             inner = guarded(inner)
-        carrier = table.space.carry(inner, _take(step.at, step.sampled))
+        carrier = table.space.carry(inner, at)
         if weight is not None:
-            # Nothing flows back to padding, where the derivative of f need not exist.
+            # No gradient flows to padding, where the derivative of f need not exist.
             carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
         loss = total(f(carrier, rows), weight)
-        if self._may_overflow:
+        if unbounded:
             remedy = "safeguard=True" if isinstance(self.rule, SOX) else "fcco.SOX"
             check_gradient(loss, inner, rows, f"{self.rule} does not bound g / u, as {remedy} does")
         if value is not None:
             loss.detach().copy_(value)
         return loss
 
-    @property
-    def can_track_arrays(self) -> bool:
-        """Whether :meth:`track_arrays` knows the rule, and the table is here alone, where NumPy can reach it."""
-        rule, placement = self.rule, self._placement()
-        known = type(rule) in (SOX, SOAP, BSGD) and not is_per_row(rule.rate)
-        return known and placement is not None and placement.alone and placement.table.u.is_cpu
-
-    def track_arrays(self, inner: Array, rows: Array) -> tuple[Array, Array]:
-        """Take a step of the table alone, on the CPU: the new rows, and those that the rule differentiates f at.
-
-        For callers that know f and its derivative, carry the gradient back themselves, and have checked that ``inner``
-        is finite and that ``rows`` lie in [0, n) and are distinct. It is the step of :meth:`forward` in NumPy, whose
-        operations on small arrays cost a fraction of torch's.
-        """
-        table: InnerTable = self._modules["table"]  # type: ignore[assignment]
-        cold = inner if self.init is None else table.space.value(self.init)
-        old = table.read_arrays(rows, cold)
-        space = LOG_ARRAYS if self.log else PLAIN_ARRAYS
-        update: Any = self.rule.update
-        estimate: Any = inner
-        coverage = self.n_outer / len(rows)
-        new, at = update(old, Batch(estimate, None, self.rate(table, None), lambda: coverage, space))
-        visit = None
-        if self.observers:
-            where = torch.from_numpy(rows)
-            estimate, before = (torch.as_tensor(part).to(table.u.dtype) for part in (inner, old))
-            seen = table.visited(where).bool()
-            visit = Visit(where, estimate, before, seen, torch.ones_like(seen))
-        if not self._is_frozen:
-            table.write_arrays(rows, new)
-        if visit is not None:
-            for observer in self.observers:
-                observer(visit)
-        return new, at
-
     def _plug_in(self, f: Outer, inner: Any, index: Any, weight: Any) -> Tensor:
-        """The value of f at the estimates themselves."""
+        """Return the value of f at the estimates themselves."""
         inner = check_inner(inner, self.dim)
         rows, dtype = as_index(index, inner.device), torch.promote_types(inner.dtype, torch.float32)
-        shares = _shares(weight, rows, dtype, needed=False)
+        shares = as_shares(weight, rows, dtype, needed=False)
         if self.rule.all_rows and inner.shape[0] == self.n:
             check_rows(rows, self.n)
-            inner = _take(inner, rows)
-        _check_same_length(inner, rows)
+            inner = inner.index_select(0, rows)
+        check_same_length(inner, rows)
         check_finite(inner, self.log)
         return total(f(inner.to(dtype, copy=True), rows), None if shares is None else shares.weight())
 
-    def _advance(self, placement: Placement, given: _Inputs, weight: Tensor | None) -> _Step:
-        """The rows before and after the update, which is not written yet: f may still fail."""
+    def _advance(self, placement: Placement, given: Inputs, weight: Tensor | None) -> Step:
+        """Work out the update of the rows. It is not written yet, since f may still fail."""
         rule, table = self.rule, placement.table
         inner, previous = given.inner.to(torch.promote_types(given.inner.dtype, table.u.dtype)), given.previous
         if previous is not None:
             previous = previous.detach().reshape(inner.shape).to(inner.dtype)
-        # Rules that track all rows are given an estimate for each, and f is taken at the sampled ones among them.
+        # Rules that track all rows receive an estimate of each, and f is evaluated at the sampled ones.
         tracked, sampled = (None, given.rows) if rule.all_rows else (given.rows, None)
         where = None if weight is None or rule.all_rows else weight > 0
         with torch.no_grad():
@@ -524,10 +479,10 @@ class CoupledLoss(nn.Module):
             made = placement.give_back([values] if at is values else [values, at], own.estimate)
             visit = self._visit(placement, own, change, old) if self.observers else None
         written = repeats.present() if repeats and change.where is not None else change.where
-        return _Step(inner, made[0], made[-1], sampled, change.rows, values, batch.rate, written, visit)
+        return Step(inner, made[0], made[-1], sampled, change.rows, values, batch.rate, written, visit)
 
     def _visit(self, placement: Placement, own: Change, change: Change, old: Tensor) -> Visit:
-        """What observers see: the positions of this process's batch."""
+        """Return what observers see: the positions of this process's batch."""
         seen = placement.table.visited(change.rows).to(old.dtype)
         before, seen = placement.give_back([old, as_column(seen, old).expand_as(old)], own.estimate)
         seen = (seen if seen.dim() == 1 else seen[:, 0]) > 0
@@ -535,18 +490,15 @@ class CoupledLoss(nn.Module):
         where = torch.ones_like(seen) if own.where is None else own.where
         return Visit(rows, own.estimate, before, seen, where)
 
-    def _check_values(self, table: InnerTable, inner: Tensor, rows: Tensor, previous: Tensor | None) -> bool:
-        """Refuse what cannot be meant; return whether rows of ``inner`` may stand for the same row of the table."""
+    def _check_values(self, table: InnerTable, inner: Tensor, previous: Tensor | None) -> None:
+        """Refuse invalid estimates."""
         device = table.u.device
         if inner.device != device and not table.offload:
             raise ValueError(f"inner is on {inner.device}, the table on {device}: move one with .to()")
-        if self.rule.all_rows:
-            if inner.shape[0] != self.n:
-                raise ValueError(
-                    f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows, got {shape_of(inner)}"
-                )
-        else:
-            _check_same_length(inner, rows)
+        if self.rule.all_rows and inner.shape[0] != self.n:
+            raise ValueError(
+                f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows, got {shape_of(inner)}"
+            )
         if (previous is not None) != self.rule.needs_previous:
             verb = "needs" if self.rule.needs_previous else "takes no"
             raise ValueError(f"{type(self.rule).__name__} {verb} previous=, an estimate at the previous weights")
@@ -556,7 +508,6 @@ class CoupledLoss(nn.Module):
             if previous.shape != inner.shape:
                 raise ValueError(f"previous must have inner's shape {shape_of(inner)}, got {shape_of(previous)}")
             check_finite(previous, self.log, "previous")
-        return check_rows(rows, self.n) and not self.rule.all_rows
 
     def _batch(self, placement: Placement, change: Change, repeats: Repeats | None) -> Batch:
         table, estimate, previous = placement.table, change.estimate, change.previous
@@ -579,7 +530,7 @@ class CoupledLoss(nn.Module):
         return Batch(estimate, previous, self.rate(table, change.rows, estimate.dtype), coverage, table.space)
 
     def rate(self, table: InnerTable, tracked: Tensor | None, dtype: torch.dtype | None = None) -> Rate:
-        """This step's gamma: a number, or [B1(, 1)] where the schedule goes by row (None: all rows)."""
+        """Return gamma of this step: a number, or [B1(, 1)] for schedules by row (``tracked`` is None: of all rows)."""
         schedule = self.rule.rate
         if not callable(schedule):
             return schedule
@@ -604,32 +555,6 @@ class CoupledLoss(nn.Module):
         return values if values.dtype == u.dtype else values.to(u.dtype)
 
 
-def _split(made: Estimate | Tensor) -> tuple[Tensor, Shares | None]:
-    """The inner values of an estimate, and the shares of their f (None: f is averaged)."""
-    return (made, None) if isinstance(made, Tensor) else (made.inner, Shares(made.share, made.total))
-
-
-def _shares(weight: Any, rows: Tensor, dtype: torch.dtype, *, needed: bool) -> Shares | None:
-    """Weights, checked, as shares; None for the mean, unless shares are needed."""
-    if isinstance(weight, Shares):
-        return weight
-    if weight is None:
-        if not needed:
-            return None
-        everyone = torch.ones_like(rows, dtype=dtype)
-        return Shares(everyone, everyone.sum())
-    share = check_weight(weight, rows, dtype)
-    return Shares(share, weight.sum() if weight.dtype == torch.bool else None)
-
-
-def _nothing(columns: Sequence[Any], dim: int) -> Tensor:
-    """An estimate of no example, which can be differentiated by the columns of an empty part of a batch."""
-    floats = [part for part in columns if isinstance(part, Tensor) and part.is_floating_point()]
-    dtype = torch.promote_types(floats[0].dtype, torch.float32)
-    nothing = torch.cat([part.to(dtype).reshape(0, part.shape[1:].numel()) for part in floats], 1).sum(1)
-    return nothing if dim == 1 else nothing.unsqueeze(1).repeat(1, dim)
-
-
 def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:
     if init is None:
         return rule.start
@@ -646,10 +571,6 @@ def _at_least_one(count: Rate) -> Rate:
     return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
 
 
-def _take(values: Tensor, rows: Tensor | None) -> Tensor:
-    return values if rows is None else values.index_select(0, rows)
-
-
-def _check_same_length(inner: Tensor, rows: Tensor) -> None:
-    if inner.shape[0] != rows.shape[0]:
-        raise ValueError(f"inner {shape_of(inner)} and index {shape_of(rows)} differ in length")
+def _is_batch(columns: Sequence[Any]) -> bool:
+    """Return whether there is a column of examples, which an index must match."""
+    return len(columns) > 0 and isinstance(columns[0], Tensor) and columns[0].dim() > 0

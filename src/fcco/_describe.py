@@ -1,4 +1,4 @@
-"""What things are, in words that are the same in every process: to compare ranks, and a saved state with a loss."""
+"""Descriptions of settings that are the same in every process, to compare ranks, and a saved state with a loss."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Longer ones are data, not options.
+# Longer collections are data, not options.
 _LONGEST = 16
-# Of things within things; a function may hold itself.
+# How deep nested objects are described; a function may refer to itself.
 _DEEPEST = 4
 
 _NOTHING: Mapping[str, Any] = {}
 
 
 def digest(content: Any) -> str:
-    """12 hexadecimal digits that stand for some bytes."""
+    """Return 12 hexadecimal digits that identify some bytes."""
     return hashlib.blake2b(content, digest_size=6).hexdigest()
 
 
 def fingerprint(values: Tensor) -> str:
-    """Digits that stand for the values of a tensor; floating ones count to single precision, however they are held."""
+    """Return digits that identify the values of a tensor; floats are rounded to single precision first."""
     values = values.detach().cpu()
     values = values.float() if values.is_floating_point() else values
     return digest(values.double().contiguous().numpy())
 
 
 def options_of(thing: object) -> dict[str, Any]:
-    """What an object was made with, by name: the fields of a dataclass, and attributes without a leading underscore."""
+    """Return the fields of a dataclass and the attributes without a leading underscore, by name."""
     fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
     found = {field.name: getattr(thing, field.name) for field in fields}
     found.update((name, value) for name, value in getattr(thing, "__dict__", {}).items() if name[0] != "_")
@@ -49,9 +49,9 @@ def options_of(thing: object) -> dict[str, Any]:
 
 
 class Descriptions:
-    """Texts of options, which are made anew only when one of these is another object, or has another inside.
+    """Texts of options, which are made anew only if an option, or something in it, is a different object.
 
-    To look whether they are takes a fraction of describing them. A copy starts from nothing.
+    Comparing identities takes a fraction of the time of describing the options. A copy starts empty.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Descriptions:
         return Descriptions, ()
 
     def texts(self, options: Mapping[str, Any]) -> dict[str, str]:
-        """The options by name, described."""
+        """Return the description of each option, by name."""
         values = options.values()
         of = [*options, *values, *(part for value in values for part in getattr(value, "__dict__", _NOTHING).values())]
         if len(of) != len(self._of) or not all(map(operator.is_, of, self._of)):
@@ -71,11 +71,10 @@ class Descriptions:
 
 
 def describe(value: Any, depth: int = _DEEPEST) -> str:
-    """A text that differs where two options do, as far as that can be told in another process.
+    """Return a text that differs if two options do, as far as another process can tell.
 
-    Functions are known by their code and by the numbers they hold; objects that can be called, and dataclasses, by what
-    they were made with. Of anything else only the type is told, since it may belong to the process: a tensor, a
-    configuration, an object whose method it is.
+    A function is described by its code and the values it refers to, a callable object or a dataclass by its fields. Of
+    anything else only the type is given, since the object may belong to this process: a tensor, for example.
 
     >>> describe(functools.partial(max, 0.5))
     'partial(max, 0.5)'
@@ -105,7 +104,7 @@ def describe(value: Any, depth: int = _DEEPEST) -> str:
 
 
 def _with_parts(name: str, parts: Mapping[Any, Any], depth: int) -> str:
-    """What something is made of, in brackets. A module among it is no option, but what the something works on."""
+    """Return a name with its parts in brackets. Of a module only the type is given, since it is not an option."""
     texts = (
         (key, type(part).__qualname__ if isinstance(part, nn.Module) else describe(part, depth - 1))
         for key, part in parts.items()
@@ -114,7 +113,7 @@ def _with_parts(name: str, parts: Mapping[Any, Any], depth: int) -> str:
 
 
 def _held_by(function: FunctionType) -> dict[Any, Any]:
-    """What a function refers to by itself: its defaults, and the variables around it."""
+    """Return the defaults of a function and the variables of its closure."""
     held = dict(enumerate(function.__defaults__ or ())) | (function.__kwdefaults__ or {})
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not assigned yet
@@ -124,7 +123,7 @@ def _held_by(function: FunctionType) -> dict[Any, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _digest_of_code(code: CodeType) -> str:
-    """Digits for what a function does, whichever file and line it stands in."""
+    """Return digits that identify what a function does, independent of its file and line."""
     constants = [_constant(value) for value in code.co_consts]
     return digest(repr((code.co_code, constants, code.co_names)).encode())
 

@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any
 
-_PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn"}  # whose modules have another name
+# Packages whose modules have another name.
+_PACKAGES = {"PIL": "pillow", "markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
 
 
 def package_of(module: str) -> str:

@@ -40,6 +40,13 @@ class Pool(NamedTuple):
     """The same columns of further examples, [R, ...] each; None: there are none."""
     rows: Tensor | None = None
     """[B + R], the row of each, own examples first; None in ``eval()`` mode, where rows mean nothing."""
+    may_repeat: bool = True
+    """False if no row appears twice."""
+
+    @property
+    def repeated_rows(self) -> Tensor | None:
+        """The rows, or None if none appears twice."""
+        return self.rows if self.may_repeat else None
 
     def joined(self) -> Sequence[Any]:
         """Return the columns of own examples and rivals together."""

@@ -1,4 +1,4 @@
-"""Rows that stand more than once in a batch: their estimates are averaged, in fixed shapes."""
+"""Rows that appear more than once in a batch: their estimates are averaged, in fixed shapes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fcco._space import Space, as_column
 
 
 class Repeats(NamedTuple):
-    """Which positions of a batch are the same row.
+    """Which positions of a batch hold the same row.
 
-    ``slot`` maps a position to the number of its row within the batch; ``weight`` is 1 for positions that count and 0
-    for padding; ``total`` is the weight of each slot.
+    ``slot`` maps each position to a number of its row within the batch. ``weight`` is 1, or 0 for padding. ``total`` is
+    the weight of each slot.
     """
 
     slot: Tensor
@@ -22,21 +22,21 @@ class Repeats(NamedTuple):
     total: Tensor
 
     def mean(self, values: Tensor, space: Space) -> Tensor:
-        """Each position's value replaced by the mean over its row; rows of padding alone keep theirs."""
+        """Replace the value at each position by the mean over its row. Rows that are only padding keep theirs."""
         means = space.group_mean(values, self.slot, self.weight, self.total)[self.slot]
         return torch.where(as_column(self.present(), values), means, values)
 
     def present(self) -> Tensor:
-        """Whether a position's row stands anywhere in the batch other than as padding."""
+        """Return, for each position, whether its row appears in the batch other than as padding."""
         return self.total[self.slot] > 0
 
     def distinct(self) -> Tensor:
-        """How many rows there are."""
+        """Return the number of distinct rows."""
         return (self.total > 0).to(self.total.dtype).sum()
 
 
 def number_distinct(values: Tensor) -> Tensor:
-    """[B] of 0, 1, ...: the same number for the same value; by sorting, so that no shape depends on the data."""
+    """Number the distinct values 0, 1, ..., by sorting, so that no shape depends on the data."""
     ordered, order = torch.sort(values)
     is_new = torch.ones_like(ordered, dtype=torch.int64)
     is_new[1:] = ordered[1:] != ordered[:-1]

@@ -1,8 +1,8 @@
 """Update rules: how a row u_i of the table meets a new estimate of g_i, and where f is differentiated.
 
-A rule is a frozen dataclass with one method, ``update(old rows, batch) -> (new rows, rows to differentiate f at)``.
-It computes and remembers nothing; what it needs kept between steps it declares in its class variables, and the table
-keeps it. ``METHODS`` names the six algorithms of the paper's figure as a rule plus gradient momentum.
+A rule is a frozen dataclass with one method, ``update(old rows, batch) -> (new rows, rows to differentiate f at)``. It
+remembers nothing. What must be kept between steps it declares in its class variables, and the table keeps it.
+``METHODS`` names the six algorithms of the paper's figure as a rule plus gradient momentum.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def is_per_row(gamma: Gamma) -> bool:
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Base of all rules; one of your own is a frozen dataclass with ``rate`` and ``update``.
+    """Base class of all rules. A rule of your own is a frozen dataclass with ``rate`` and ``update``.
 
-    ``update`` must not change its arguments in place: they are the caller's and the table's own.
+    ``update`` must not change its arguments in place: they belong to the caller and to the table.
 
-    The class variables say what a rule needs of the table and of the caller:
+    The class variables say what a rule needs from the table and from the caller:
 
-    - ``start``: what an unvisited row holds (``None``: its first estimate);
+    - ``start``: what a row holds before its first visit (``None``: its first estimate);
     - ``decays``: rows that are not in the batch shrink by 1 - gamma;
     - ``all_rows``: ``inner`` holds an estimate for every one of the n rows at every step;
     - ``needs_previous``: the caller passes a second estimate, at the previous weights;
@@ -86,15 +86,15 @@ class Rule(ABC):
 
     @property
     def bounded(self) -> bool:
-        """Whether g / u at the rows to differentiate f at stays below some number, whatever the estimates are.
+        """Whether g / u, at the rows that f is differentiated at, has a bound that holds for all estimates.
 
-        In log space the gradient is multiplied by it. Where it is not bounded, every step's gradient is checked.
+        In log space the gradient contains this factor. If it has no bound, the gradient of every step is checked.
         """
         return False
 
     @abstractmethod
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """New rows, and the rows to differentiate f at (the same object where they are the same)."""
+        """Return the new rows and the rows to differentiate f at (the same object if they are the same)."""
 
     def check_rate(self, rate: Rate) -> Rate:
         """Refuse a rate, or rates, outside (0, 1]."""
@@ -121,17 +121,24 @@ class SOX(_MovingAverage):
 
         u_i^t = (1 - gamma) u_i^{t-1} + gamma g_i,    gradient at u_i^{t-1}
 
-    In log space the row it differentiates at is floored at gamma * g_i, so that the weight g / u is at most 1 / gamma
-    when an estimate jumps above a stale row; ``safeguard=False`` is the paper's letter. Without log, it always is.
-    By the letter nothing bounds the weight, e^(log g - log u): where the gradient comes to more than 2^64, the step is
-    refused with a :class:`fcco.NotFiniteError`.
+    In log space, the row that f is differentiated at is floored at gamma * g_i. The weight g / u is then at most
+    1 / gamma, even if an estimate jumps far above a stale row. ``safeguard=False`` follows the paper to the letter,
+    as SOX always does without log. The weight is then unbounded: if the gradient exceeds 2^64, the step is refused with
+    a :class:`fcco.NotFiniteError`.
 
-    Args:
-        gamma: rate in (0, 1], or a schedule (see :mod:`fcco.schedules`).
-        safeguard: floor the row in log space.
+    Parameters
+    ----------
+    gamma : Gamma, default=0.1
+        Rate in (0, 1], or a schedule (see :mod:`fcco.schedules`).
+    safeguard : bool, default=True
+        Floor the row in log space.
 
-    Reference: Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, Algorithm 1.
+    References
+    ----------
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, Algorithm 1.
 
+    Examples
+    --------
     >>> SOX(gamma=0.1)
     SOX(gamma=0.1, safeguard=True)
     """
@@ -145,7 +152,7 @@ class SOX(_MovingAverage):
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         new = batch.space.mix(old, batch.estimate, batch.rate)
-        # Even the paper's letter needs g / u to be a number: where f has a slope at 0, so is the gradient then.
+        # Even without the safeguard, g / u must be a number; the gradient is one too if f has a slope at 0.
         floor = batch.rate if self.safeguard else _TINY
         return new, batch.space.floor(old, batch.estimate, floor)
 
@@ -156,8 +163,12 @@ class SOAP(_MovingAverage):
 
         u_i^t = (1 - gamma) u_i^{t-1} + gamma g_i,    gradient at u_i^t
 
-    Reference: Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves*, NeurIPS 2021.
+    References
+    ----------
+    Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves*, NeurIPS 2021.
 
+    Examples
+    --------
     >>> SOAP(gamma=0.5)
     SOAP(gamma=0.5)
     """
@@ -176,7 +187,9 @@ class SCGD(SOAP):
 
     ``inner`` then holds n estimates, in row order, and ``index`` names the rows whose f enters the gradient.
 
-    Reference: Wang, Fang and Liu, *Stochastic Compositional Gradient Descent*, Math. Programming 2017.
+    References
+    ----------
+    Wang, Fang and Liu, *Stochastic Compositional Gradient Descent*, Math. Programming 2017.
     """
 
     all_rows: ClassVar[bool] = True
@@ -186,7 +199,9 @@ class SCGD(SOAP):
 class NASA(SCGD):
     """The table of :class:`SCGD`; what sets NASA apart is the momentum of its gradient.
 
-    Reference: Ghadimi, Ruszczynski and Wang, *A Single Timescale Stochastic Approximation Method*, SIAM J. Optim. 2020.
+    References
+    ----------
+    Ghadimi, Ruszczynski and Wang, *A Single Timescale Stochastic Approximation Method*, SIAM J. Optim. 2020.
     """
 
 
@@ -197,10 +212,12 @@ class MOAP(_MovingAverage):
         u_i^t = (1 - gamma) u_i^{t-1} + gamma (n / B1) g_i   for sampled i
         u_i^t = (1 - gamma) u_i^{t-1}                        for all others,    gradient at u_i^t
 
-    Rows start at zero, which together with n / B1 makes u unbiased; B1 counts distinct rows. The decay is applied when
-    a row is next read, so a step costs the same for every n; it takes 8 more bytes a row.
+    Rows start at zero. Together with the factor n / B1 this makes u unbiased. B1 counts distinct rows. The decay of a
+    row is applied when it is next read, so the cost of a step does not depend on n; it takes 8 more bytes per row.
 
-    Reference: Wang et al., *Momentum Accelerates the Convergence of Stochastic AUPRC Maximization*, AISTATS 2022.
+    References
+    ----------
+    Wang et al., *Momentum Accelerates the Convergence of Stochastic AUPRC Maximization*, AISTATS 2022.
     """
 
     gamma: Gamma = 0.1
@@ -220,9 +237,11 @@ class MOAP(_MovingAverage):
 
 @dataclass(frozen=True)
 class BSGD(Rule):
-    """No memory: f is differentiated at the estimate itself, a biased gradient.
+    """No table: f is differentiated at the estimate itself, which gives a biased gradient.
 
-    Reference: Hu et al., *Biased Stochastic First-Order Methods for Conditional Stochastic Optimization*, NeurIPS 2020.
+    References
+    ----------
+    Hu et al., *Biased Stochastic First-Order Methods for Conditional Stochastic Optimization*, NeurIPS 2020.
     """
 
     bounded = True
@@ -241,15 +260,20 @@ class MSVR(_MovingAverage):
 
         u_i^t = (1 - gamma) u_i^{t-1} + gamma g_i(w_t) + kappa (g_i(w_t) - g_i(w_{t-1})),    gradient at u_i^t
 
-    Both estimates use the same inner batch; the second is passed as ``loss_fn(inner, index, previous=...)``. The
-    correction can make u negative, so there is no log form.
+    Both estimates use the same inner batch. The second one is passed as ``loss_fn(inner, index, previous=...)``. The
+    correction can make u negative, so the rule is not defined in log space.
 
-    Args:
-        gamma: rate in (0, 1], or a schedule.
-        kappa: weight of the correction; theory asks for about n / B1, which is too large in practice.
+    Parameters
+    ----------
+    gamma : Gamma, default=0.1
+        Rate in (0, 1], or a schedule.
+    kappa : float, default=0.1
+        Weight of the correction; theory asks for about n / B1, which is too large in practice.
 
-    Reference: Jiang et al., *Multi-block-Single-probe Variance Reduced Estimator*, NeurIPS 2022; SONX (2023) and
-    ALEXR (2023) share the term.
+    References
+    ----------
+    Jiang et al., *Multi-block-Single-probe Variance Reduced Estimator*, NeurIPS 2022; SONX (2023) and ALEXR (2023)
+    share the term.
     """
 
     gamma: Gamma = 0.1
@@ -270,21 +294,25 @@ class MSVR(_MovingAverage):
 
 @dataclass(frozen=True)
 class SCENT(Rule):
-    """A rate of its own for every row, in log space: rows that are large move fast.
+    """In log space, a rate of its own for every row: large rows move fast.
 
         nu_i^t = nu_i + log(1 + alpha g_i) - log(1 + alpha exp(nu_i)),    gradient at nu_i^t
 
-    which is the moving average of exp(nu) with gamma_i = alpha u_i / (1 + alpha u_i). A row at g = 0 would never leave
-    it, so it takes the estimate as if it were new.
+    This is the moving average of exp(nu) with gamma_i = alpha u_i / (1 + alpha u_i). A row at g = 0 would never move,
+    so it takes the estimate as on a first visit.
 
-    The weight g / u at the new row is at most 1 / gamma_i = 1 + 1 / (alpha u_i), and comes close to it when g jumps: a
-    row that was once tiny hardly moves, and nothing bounds its weight. Where the gradient comes to more than 2^64, the
-    step is refused with a :class:`fcco.NotFiniteError`.
+    The weight g / u at the new row is at most 1 / gamma_i = 1 + 1 / (alpha u_i), and comes close to that when g jumps.
+    No constant bounds it, since a tiny row hardly moves. If the gradient exceeds 2^64, the step is refused with a
+    :class:`fcco.NotFiniteError`.
 
-    Args:
-        alpha: positive step size of the mirror descent on nu, or a schedule.
+    Parameters
+    ----------
+    alpha : Gamma, default=1.0
+        Positive step size of the mirror descent on nu, or a schedule.
 
-    Reference: Wei et al., *A Geometry-Aware Efficient Algorithm for Compositional Entropic Risk Minimization*, 2026.
+    References
+    ----------
+    Wei et al., *A Geometry-Aware Efficient Algorithm for Compositional Entropic Risk Minimization*, 2026.
     """
 
     alpha: Gamma = 1.0
@@ -309,7 +337,7 @@ class SCENT(Rule):
             zero, scaled(old, batch.rate)
         )
         new = old + gain
-        # Where g / u is no number, the gradient is still one where f has a slope at 0.
+        # Where g / u is not a number, the gradient still is one if f has a slope at 0.
         return new, batch.space.floor(new, batch.estimate, _TINY)
 
 
@@ -321,11 +349,11 @@ class Method:
     momentum: bool
 
     def rule(self, gamma: Gamma = 0.1) -> Rule:
-        """The rule at this rate (BSGD has none and ignores it)."""
+        """Return the rule at this rate, which BSGD ignores."""
         return self.rule_type(gamma) if issubclass(self.rule_type, _MovingAverage) else self.rule_type()
 
     def beta(self, beta: float = 0.1) -> float:
-        """The rate of the gradient's moving average: ``beta`` with momentum, 1 without."""
+        """Return the rate of the gradient's moving average: ``beta`` with momentum, 1 without."""
         return beta if self.momentum else 1.0
 
 

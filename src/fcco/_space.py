@@ -1,61 +1,58 @@
-"""Arithmetic on inner values, held either as g (``PLAIN``) or as log g (``LOG``).
+"""Arithmetic on inner values, which are held as g (``PLAIN``) or as log g (``LOG``).
 
-The rules and the table are written once, in these few operations; the space says how each is computed.
+The rules and the table are written once, in these few operations. The space says how each of them is computed.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 Rate = float | Tensor
-Array = NDArray[Any]
 
 
 class Space(Protocol):
-    """What a rule may do with inner values."""
+    """The operations on inner values that a rule may use."""
 
     def value(self, number: float) -> float:
-        """How the plain number is held in this space."""
+        """Return how this space holds a plain number."""
         ...
 
     def mix(self, old: Tensor, new: Tensor, rate: Rate) -> Tensor:
-        """(1 - rate) * old + rate * new."""
+        """Return (1 - rate) * old + rate * new."""
         ...
 
     def scale(self, values: Tensor, factor: Rate) -> Tensor:
-        """factor * values."""
+        """Return factor * values."""
         ...
 
     def decay(self, values: Tensor, log_factor: Tensor) -> Tensor:
-        """exp(log_factor) * values."""
+        """Return exp(log_factor) * values."""
         ...
 
     def floor(self, values: Tensor, other: Tensor, factor: Rate) -> Tensor:
-        """max(values, factor * other), in the space where dividing by ``values`` can overflow."""
+        """Return max(values, factor * other) in log space, where dividing by ``values`` can overflow."""
         ...
 
     def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
-        """Mean of the values that share a slot, weighted, one row a slot."""
+        """Return the weighted mean of the values in each slot."""
         ...
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
-        """A tensor equal to ``at`` whose gradient reaches ``inner`` as if it were g."""
+        """Return a tensor that equals ``at`` and whose gradient reaches ``inner`` as if it were g."""
         ...
 
 
 def as_column(row_values: Tensor, like: Tensor) -> Tensor:
-    """One value a row, in a shape that broadcasts against [B1] or [B1, dim]."""
+    """Return one value per row, in a shape that broadcasts against [B1] or [B1, dim]."""
     return row_values.unsqueeze(1) if like.dim() == 2 else row_values
 
 
 def _overwrite(carrier: Tensor, values: Tensor) -> Tensor:
-    """Change what a tensor holds, and not the graph behind it (which must not have saved it)."""
+    """Change the values of a tensor but not its graph, which must not have saved them."""
     carrier.detach().copy_(values)
     return carrier
 
@@ -83,7 +80,7 @@ class _Plain:
         return values
 
     def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
-        # Each is divided before they are added: their sum may overflow where their mean does not.
+        # Each value is divided before they are added: their sum may overflow where their mean does not.
         share = weight / total.clamp(min=1)[slot]
         return torch.zeros_like(values).index_add(0, slot, values * as_column(share, values))
 
@@ -118,31 +115,9 @@ class _Log:
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         held = inner.detach()
         ratio = (held - at.clamp(min=torch.finfo(at.dtype).min)).exp()
-        # The fill stops the gradient where g = 0: there f may have none, and inf * 0 is not 0.
+        # The fill stops the gradient where g = 0. f may have none there, and inf * 0 is not 0.
         return _overwrite((inner * ratio).masked_fill(held == -math.inf, 0.0), at)
 
 
 PLAIN: Space = _Plain()
 LOG: Space = _Log()
-
-
-class _PlainArrays:
-    """What the commonest rules need, of NumPy's arrays, at a rate that is a number."""
-
-    def mix(self, old: Array, new: Array, rate: float) -> Array:
-        return old + rate * (new - old)
-
-    def floor(self, values: Array, other: Array, factor: float) -> Array:
-        return values
-
-
-class _LogArrays:
-    def mix(self, old: Array, new: Array, rate: float) -> Array:
-        return np.logaddexp(old + _log(1 - rate), new + _log(rate))
-
-    def floor(self, values: Array, other: Array, factor: float) -> Array:
-        return np.maximum(values, other + _log(factor))
-
-
-PLAIN_ARRAYS: Any = _PlainArrays()
-LOG_ARRAYS: Any = _LogArrays()

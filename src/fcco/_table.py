@@ -1,4 +1,4 @@
-"""The table: a running estimate u_i of every inner value g_i, and all else that outlives a step."""
+"""The table: a running estimate u_i of every inner value g_i, and everything else that outlives a step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import NotFiniteError, raise_if_not_finite, reads_are_free, whole_number
-from fcco._space import LOG, PLAIN, Array, Rate, Space, as_column
+from fcco._space import LOG, PLAIN, Rate, Space, as_column
 
-# exp of this is 0 in every dtype, while differences of it stay numbers, which -inf (gamma = 1) would not.
+# exp of this is 0 in every dtype. With -inf, which gamma = 1 would give, differences would not be numbers.
 _LOG_OF_NOTHING = -1e5
 
 ROW_BUFFERS = ("u", "visits", "log_decay_at_write")
@@ -30,12 +30,11 @@ ANOTHER_RANKS_ROWS = (
 STATE_VERSION = 1
 """The version of what ``state_dict`` holds, which is saved with it.
 
-- 0: states from before versions were saved. They do not say what they belong to, but for ``in_log_space``, and are
-  loaded with no check on the rest.
-- 1: ``_extra_state`` says what the rows are of.
+- 0: states from before versions were saved. They only say whether they are in log space, and nothing else is checked.
+- 1: ``_extra_state`` says what the rows are.
 
-Older versions are loaded, newer ones refused. A change after which code of this version would misread a state, or a
-later one misread a state of this version, makes a new version.
+Older versions load; newer versions are refused. The number rises when this version could not read a later state
+correctly, or a later version could not read a state of this one.
 """
 
 EXTRA_STATE = "_extra_state"  # torch's name for what get_extra_state returns
@@ -47,11 +46,11 @@ _NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int3
 
 @contextmanager
 def load_anyway() -> Iterator[None]:
-    """Within it, states load into losses that they do not belong to, as long as the shapes fit.
+    """Within this context, a state loads into any loss whose shapes fit.
 
-    A state says which loss it was saved from, and what it knew of the training set; ``load_state_dict`` refuses to load
-    it into another one, where its rows would be taken for something they are not, and refuses rows that are not finite.
-    Where that is meant, as to start from the table of a similar loss, load it like this:
+    A state says which loss it was saved from, and what that loss knew of the training set. ``load_state_dict`` refuses
+    to load it into a different one, where its rows would mean something else. It also refuses rows that are not finite.
+    If you want this all the same, for example to start from the table of a similar loss, load the state like this:
 
     >>> import fcco
     >>> cox, auc = fcco.losses.CoxLoss(n=5), fcco.losses.PartialAUCLoss(n=5)
@@ -67,31 +66,42 @@ def load_anyway() -> Iterator[None]:
 
 
 class InnerTable(nn.Module):
-    """Buffers that hold u_1 ... u_n and which rows have been visited.
+    """Buffers that hold u_1 ... u_n and say which rows have been visited.
 
-    The buffers follow ``.to()`` (but for a table with ``offload`` set, which stays on its device), ``state_dict``,
-    ``deepcopy`` and pickling like any module's. Values are float32 at least: casting a model to half precision leaves
-    the table as it is, since a moving average at rate gamma is lost in 8 bits of mantissa. A table
-    costs 4 bytes a value and 1 byte a row; ``visits`` (4 bytes instead of 1) and ``decays`` (8 bytes more) only where a
-    rule asks for them.
+    The buffers follow ``.to()``, ``state_dict``, ``deepcopy`` and pickling like those of any module, except that a
+    table with ``offload`` set stays on its device. Values are at least float32: casting a model to half precision
+    leaves the table as it is, since 8 bits of mantissa cannot hold a moving average. A table costs 4 bytes per value
+    and 1 byte per row. If a rule needs them, ``visits`` cost 4 bytes instead of 1, and ``decays`` 8 bytes more.
 
-    ``state_dict`` says what the rows are of as well: n, dim, log and :attr:`identity`, the kind of the loss and what it
-    knows of the training set. ``load_state_dict`` compares what both sides know, and refuses a state that differs, has
-    rows that are not finite, or comes from a newer version of fcco. :func:`fcco.load_anyway` loads one all the same.
-    Rates, temperatures and other settings are not compared: they may change when training is resumed.
+    ``state_dict`` also says what the rows are: n, dim, log and :attr:`identity`, which is the kind of the loss and what
+    it knows of the training set. ``load_state_dict`` compares what both sides know. It refuses a state that differs,
+    that has rows which are not finite, or that comes from a newer version of fcco. Use :func:`fcco.load_anyway` to load
+    such a state. Rates, temperatures and other settings are not compared, since they may change when training resumes.
 
-    Args:
-        n: number of rows.
-        dim: values a row.
-        log: rows hold log g rather than g.
-        visits: count the visits of each row rather than only mark it visited.
-        decays: rows shrink by 1 - rate at every write, whichever rows are written (see :class:`fcco.MOAP`).
-        dtype: float32 or float64.
-        device: where the buffers live.
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    dim : int, default=1
+        Number of values in a row.
+    log : bool, default=False
+        Rows hold log g rather than g.
+    visits : bool, default=False
+        Count the visits of each row rather than only mark it visited.
+    decays : bool, default=False
+        Rows shrink by 1 - rate at every write, whichever rows are written (see :class:`fcco.MOAP`).
+    dtype : torch.dtype, default=torch.float32
+        ``torch.float32`` or ``torch.float64``.
+    device : torch.device | str, optional
+        Where the buffers live.
 
-    Raises:
-        ValueError: n or dim is not positive, or dtype is too small.
+    Raises
+    ------
+    ValueError
+        ``n`` or ``dim`` is not positive, or ``dtype`` has less precision than float32.
 
+    Examples
+    --------
     >>> table = InnerTable(n=4)
     >>> table.write(torch.tensor([2]), torch.tensor([0.5]))
     >>> table.read(torch.tensor([1, 2]), cold=0.0)
@@ -99,7 +109,7 @@ class InnerTable(nn.Module):
     """
 
     identity: dict[str, int | str]
-    """What the rows are of, by name: the kind of the loss, sizes of populations, fingerprints of times or lists."""
+    """What the rows are, by name: the kind of the loss, sizes of populations, fingerprints of times or lists."""
     u: Tensor
     visits: Tensor
     step: Tensor
@@ -141,23 +151,23 @@ class InnerTable(nn.Module):
 
     @property
     def block(self) -> Self:
-        """The rows that this process has: all of them, in a table that is not sharded."""
+        """The rows that this process keeps, which is all of them."""
         return self
 
     def full(self) -> Self:
-        """The whole table, which this is."""
+        """Return the whole table, which this is."""
         return self
 
     def part(self, first: int, count: int) -> Self:
-        """A table of some of the rows, copied."""
-        if bool(self.step == 0) and self.u.is_cpu:  # as copies, zeros would take up memory
+        """Return a table with a copy of some of the rows."""
+        if bool(self.step == 0) and self.u.is_cpu:  # copies of zeros would take up memory
             rows = {name: _zeros((count, *b.shape[1:]), b.dtype, b.device) for name, b in self._row_buffers().items()}
         else:
             rows = {name: buffer[first : first + count].clone() for name, buffer in self._row_buffers().items()}
         return self.with_rows(count, rows)
 
     def with_rows(self, n: int, rows: Mapping[str, Tensor]) -> Self:
-        """A table like this one with other rows: as many, and the buffers that have a value for each."""
+        """Return a table like this one with ``n`` other rows, whose buffers are given."""
         table = copy.copy(self)
         kept = {name: None if b is None or name in rows else b.clone() for name, b in self._buffers.items()}
         table._buffers = {**kept, **rows}
@@ -167,34 +177,41 @@ class InnerTable(nn.Module):
     def _row_buffers(self) -> dict[str, Tensor]:
         return {name: buffer for name, buffer in self.named_buffers() if name in ROW_BUFFERS}
 
-    # Looking up an attribute of a module takes as long as reading a row: what every step does goes by _buffers.
+    # Looking up an attribute of a module takes as long as reading a row, so what every step does uses _buffers.
 
     def read(self, rows: Tensor | None, cold: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
-        """The values of ``rows`` (``None``: all of them), and ``cold`` where a row has never been written."""
+        """Return the values of ``rows`` (None: all rows), and ``cold`` where a row was never written."""
         buffers: dict[str, Any] = self._buffers
-        values = self._take(buffers["u"], rows)
+        values, visits = buffers["u"], buffers["visits"]
+        if rows is not None:
+            values, visits = values.index_select(0, rows), visits.index_select(0, rows)
+        seen = visits.bool()
         values = values if dtype is None else values.to(dtype)
         if self.decays:
             since_write = buffers["log_decay"] - self._take(buffers["log_decay_at_write"], rows)
             values = self.space.decay(values, as_column(since_write, values))
-        seen = self.visited(rows).bool()
         if reads_are_free(seen) and seen.all():
             return values
         return torch.where(as_column(seen, values), values, cold)
 
     def visited(self, rows: Tensor | None) -> Tensor:
-        """How often each of ``rows`` has been written (only whether, unless the table counts visits)."""
+        """Return how often each of ``rows`` was written, or only whether, unless the table counts visits."""
         buffers: dict[str, Any] = self._buffers
         return self._take(buffers["visits"], rows)
 
     def write(self, rows: Tensor | None, values: Tensor, rate: Rate = 0.0, where: Tensor | None = None) -> None:
-        """Set ``rows`` (``None``: all of them) to ``values``, as one step; a row given twice has one value.
+        """Set ``rows`` (None: all rows) to ``values``, as one step. A row that appears twice must have one value.
 
-        Args:
-            rows: [B1], or None.
-            values: [B1] or [B1, dim].
-            rate: by how much all rows decay with this step, in a table that decays.
-            where: [B1] of bool; rows that are False everywhere keep what they hold.
+        Parameters
+        ----------
+        rows : Tensor | None
+            [B1], or None.
+        values : Tensor
+            [B1] or [B1, dim].
+        rate : Rate, default=0.0
+            How much all rows decay in this step, if the table decays.
+        where : Tensor, optional
+            [B1] of bool. Rows that are False everywhere keep their values.
         """
         self.promote(values.dtype)
         buffers: dict[str, Any] = self._buffers
@@ -205,32 +222,15 @@ class InnerTable(nn.Module):
         visits = buffers["visits"]
         self._put(visits, rows, True if visits.dtype == torch.bool else self.visited(rows) + 1, where)
 
-    def read_arrays(self, rows: Array, cold: Array | float) -> Array:
-        """As :meth:`read`, of a table on the CPU that does not decay."""
-        buffers: dict[str, Any] = self._buffers
-        values, seen = buffers["u"].numpy()[rows], buffers["visits"].numpy()[rows]
-        if np.logical_and.reduce(seen):
-            return values
-        return np.where(seen[:, None] if values.ndim == 2 else seen, values, cold)
-
-    def write_arrays(self, rows: Array, values: Array) -> None:
-        """As :meth:`write`, for distinct rows of a table on the CPU that marks visits and does not decay."""
-        if values.dtype == np.float64:
-            self.promote(torch.float64)
-        buffers: dict[str, Any] = self._buffers
-        buffers["step"].add_(1)
-        buffers["u"].numpy()[rows] = values
-        buffers["visits"].numpy()[rows] = True
-
     def _decay(self, rows: Tensor | None, count: int, rate: Rate, where: Tensor | None) -> None:
-        # A number is filled in, not copied: a copy to an accelerator would wait for it.
+        # A number is filled in rather than copied, since a copy would wait for the accelerator.
         rate = rate.double() if isinstance(rate, Tensor) else torch.full_like(self.log_decay, rate)
         log_decay = self.log_decay + torch.log1p(-rate).clamp(min=_LOG_OF_NOTHING)
         self._put(self.log_decay_at_write, rows, log_decay.expand(count), where)
         self.log_decay.copy_(log_decay)
 
     def promote(self, dtype: torch.dtype) -> None:
-        """Hold the values in ``dtype`` if it is wider than the present one."""
+        """Change the dtype of the values to ``dtype`` if that is wider."""
         if dtype == torch.float64 and self.u.dtype != dtype:
             self.u = self.u.to(dtype)
 
@@ -263,11 +263,11 @@ class InnerTable(nn.Module):
         return super()._apply(keep_precision, recurse)
 
     def get_extra_state(self) -> Tensor:
-        """What the rows are of, as JSON in a tensor of bytes."""
+        """Return what the rows are, as JSON in a tensor of bytes."""
         return pack_identity(self)
 
     def set_extra_state(self, state: Tensor | None) -> None:
-        """Nothing: what is loaded has been compared before any buffer changed."""
+        """Do nothing: the state was compared before any buffer changed."""
 
     def _load_from_state_dict(
         self,
@@ -294,7 +294,7 @@ class InnerTable(nn.Module):
         super()._load_from_state_dict(local, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
     def _mismatch(self, u: Tensor | None, visits: Tensor | None, about: dict[str, Any]) -> str | None:
-        """Why a state cannot be loaded."""
+        """Return why a state cannot be loaded, or None."""
         if hasattr(u, "to_local"):
             return ANOTHER_RANKS_ROWS
         if about["version"] > STATE_VERSION:
@@ -328,7 +328,7 @@ class InnerTable(nn.Module):
 
 
 def pack_identity(table: Any) -> Tensor:
-    """What the rows of a table are of, as JSON in a tensor of bytes.
+    """Return what the rows of a table are, as JSON in a tensor of bytes.
 
     It is a tensor, since some savers take nothing else. It is new and its length is a multiple of a constant, since
     others load in place.
@@ -344,7 +344,7 @@ def _read_extra(extra: Tensor) -> dict[str, Any]:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
-    """Zeros that take up no memory before they are written to, where NumPy can make them: on the CPU."""
+    """Return zeros which, on the CPU, take up no memory before they are written to."""
     device = torch.get_default_device() if device is None else torch.device(device)
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)

@@ -1,25 +1,37 @@
-"""The command ``fcco``. A subcommand lives next to what it is about, and is registered here."""
+"""The command ``fcco``.
+
+``fcco plan`` is part of the library. ``fcco reproduce`` and ``fcco report`` belong to the package ``fcco_reproduce``,
+which is looked up when the command runs, so that the library itself never imports it.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import fcco
-from fcco.reproduce import _command as _reproduce
-from fcco.reproduce import _report
 from fcco.theory import _plan
 
-COMMANDS = (_plan, _reproduce, _report)
+LABORATORY = "fcco_reproduce"
+
+
+def commands() -> tuple[Any, ...]:
+    """Return the modules that define a subcommand; those of ``fcco_reproduce`` only if that package is installed."""
+    if find_spec(LABORATORY) is None:
+        return (_plan,)
+    return (_plan, *import_module(f"{LABORATORY}.cli").COMMANDS)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of ``fcco`` and all its subcommands."""
+    """Return the parser of ``fcco`` and all its subcommands."""
     top = argparse.ArgumentParser(prog="fcco", description=fcco.__doc__)
     top.add_argument("--version", action="version", version=f"fcco {fcco.__version__}")
-    commands = top.add_subparsers(title="commands", dest="command", required=True)
-    for command in COMMANDS:
-        command.add_to(commands)
+    subparsers = top.add_subparsers(title="commands", dest="command", required=True)
+    for command in commands():
+        command.add_to(subparsers)
     return top
 
 

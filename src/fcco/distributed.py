@@ -1,15 +1,15 @@
 """Losses on several ranks of ``torch.distributed``.
 
-Where a process group is initialised, a loss takes its step together with the other ranks, and k ranks with batches of B
-come to the weights of one process with a batch of k·B: the table is one, rows sampled on two ranks are averaged, and
-inner sets span the ranks. Nothing needs to be said for that; :func:`configure` says otherwise.
+If a process group is initialised, a loss takes its step together with the other ranks. k ranks with batches of B reach
+the weights of one process with a batch of k·B: all ranks share one table, rows that two ranks sample are averaged, and
+inner sets span the ranks. This needs no configuration; :func:`configure` changes it.
 
-- Gradients are taken to be averaged over ranks, as ``DistributedDataParallel`` and ``fully_shard`` do. So is the value:
-  the mean of ``loss.item()`` over ranks is the value of the step.
-- Ranks may have batches of different sizes, also of size 0, as long as one has rows.
-- In ``eval()`` mode and under ``torch.no_grad()`` a loss is that of the rank's own batch, and nothing is sent.
-- All ranks need the same loss: where their rules, outer functions or options differ, all of them raise.
-- A batch that one rank refuses, or whose f fails on one, raises on all of them, before any table has changed.
+- Gradients must be averaged over ranks, as ``DistributedDataParallel`` and ``fully_shard`` do. The same holds for the
+  value: the mean of ``loss.item()`` over ranks is the value of the step.
+- Ranks may have batches of different sizes. A batch may be empty, as long as one rank has rows.
+- In ``eval()`` mode and under ``torch.no_grad()`` the loss is that of the rank's own batch, and no message is sent.
+- All ranks need the same loss: if their rules, outer functions or options differ, all of them raise an error.
+- If one rank refuses its batch, or f fails on one rank, all ranks raise an error before any table changes.
 """
 
 from fcco.placement._configure import configure, full_state_dict, gather, snapshot

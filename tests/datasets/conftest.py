@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from datasets import server
-from fcco.datasets import _fetch
-from fcco.datasets._registry import FILES
+from fcco_reproduce.datasets import _fetch
+from fcco_reproduce.datasets._registry import FILES
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from datasets.published import hdf5, idx
-from fcco.datasets import DamagedFileError, load_letor, read_idx, read_letor, read_libsvm
-from fcco.datasets._images import parse_binary
-from fcco.datasets._open import open_content
-from fcco.datasets._survival import read_arff, read_csv, read_hdf5
+from fcco_reproduce.datasets import DamagedFileError, load_letor, read_idx, read_letor, read_libsvm
+from fcco_reproduce.datasets._images import parse_binary
+from fcco_reproduce.datasets._open import open_content
+from fcco_reproduce.datasets._survival import read_arff, read_csv, read_hdf5
 
 RNG = np.random.default_rng(0)
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from datasets.published import hdf5, idx, tar
-from fcco import datasets
-from fcco.datasets import DamagedFileError
-from fcco.datasets._registry import FILES
-from fcco.datasets._survival import DEEPSURV, TABLES
+from fcco_reproduce import datasets
+from fcco_reproduce.datasets import DamagedFileError
+from fcco_reproduce.datasets._registry import FILES
+from fcco_reproduce.datasets._survival import DEEPSURV, TABLES
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (4, 3072), dtype=np.uint8)

@@ -9,7 +9,7 @@ import pytest
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MinMaxScaler
 
-from fcco.datasets import Classification, split_covtype, split_ijcnn1, split_imbalanced, split_nca
+from fcco_reproduce.datasets import Classification, split_covtype, split_ijcnn1, split_imbalanced, split_nca
 
 RNG = np.random.default_rng(0)
 

@@ -13,7 +13,7 @@ import pytest
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MinMaxScaler
 
-from fcco import datasets
+from fcco_reproduce import datasets
 
 pytestmark = pytest.mark.skipif("FCCO_DATA" not in os.environ, reason="FCCO_DATA is not set")
 

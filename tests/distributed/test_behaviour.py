@@ -237,11 +237,11 @@ def test_what_one_rank_refuses_no_rank_takes(ranks):
     assert first[2].endswith("rank 0 has dtype=torch.float32, rank 1 has dtype=torch.float64")
     assert first[3] == second[3] == "ValueError: the batch is empty on all ranks"
     # Own examples come first in the pool, and those of the other rank after them.
-    assert first[4] == "ValueError: risk[2] is nan, not a finite number"
-    assert second[4] == "ValueError: risk[0] is nan, not a finite number"
+    assert first[4] == "ValueError: risk must be finite; got nan at position 2"
+    assert second[4] == "ValueError: risk must be finite; got nan at position 0"
     assert second[5] == "ValueError: the arguments differ in length: [1, 2, 2, 2]"
-    assert second[6].startswith("ValueError: sampled_logits[0, 0] is nan")
-    assert second[7].startswith("ValueError: embeddings[0, 0] is nan")
+    assert second[6].startswith("ValueError: sampled_logits must be finite or -inf; got nan at position (0, 0)")
+    assert second[7].startswith("ValueError: embeddings must be finite; got nan at position (0, 0)")
     assert first[8] == first[9] == told
     assert second[8] == "TypeError: an argument must be a tensor, or numbers, got NoneType"
     assert second[9] == "ValueError: index must have the shape [B1], got []"

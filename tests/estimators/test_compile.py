@@ -13,8 +13,8 @@ from numba.core import caching
 from numba.core.dispatcher import Dispatcher
 
 from fcco.estimators import _compile, _concordance, _kernels, _loop, _nca_exact, _nca_kernel, _nca_objective, _risk_sets
-from fcco.reproduce._digest import _parse
-from fcco.reproduce.nca import _loop as _nca_loop
+from fcco_reproduce._digest import _parse
+from fcco_reproduce.nca import _loop as _nca_loop
 
 MODULES = (_concordance, _kernels, _loop, _nca_exact, _nca_kernel, _nca_objective, _risk_sets, _nca_loop)
 KERNELS = [

@@ -121,9 +121,9 @@ def test_second_derivatives_are_refused():
 
 def test_a_population_that_cannot_be():
     scores, index = torch.randn(8, requires_grad=True), torch.arange(8)
-    with pytest.raises(ValueError, match="the batch has 4 negatives, and n_pos = 60 of n = 60 leaves 0"):
+    with pytest.raises(ValueError, match=r"at most 0 distinct negatives \(n = 60, n_pos = 60\); got 4"):
         losses.AveragePrecisionLoss(N, N)(scores, index % 2, index)
-    with pytest.raises(ValueError, match="the batch has 4 positives, and n_pos is 1"):
+    with pytest.raises(ValueError, match=r"the batch must have at most 1 distinct positive \(n_pos = 1\); got 4"):
         losses.AveragePrecisionLoss(N, 1)(scores, index % 2, index)
 
 
@@ -194,10 +194,10 @@ def test_labels_in_bfloat16():
 
 @pytest.mark.parametrize("make", [lambda rule: losses.CoxLoss(9, rule=rule), lambda rule: losses.NCALoss(9, rule=rule)])
 def test_rules_for_all_rows_are_refused(make):
-    with pytest.raises(ValueError, match="SCGD asks for estimates of all n rows"):
+    with pytest.raises(ValueError, match="SCGD needs estimates of all n rows"):
         make(fcco.SCGD(0.5))
 
 
 def test_names_are_to_be_numbered():
-    with pytest.raises(TypeError, match="must be numbers, got <U1: number them first"):
+    with pytest.raises(TypeError, match=r"must be numbers; got <U1\. Encode them as numbers first"):
         losses.NCALoss.from_targets(["a", "b"])

@@ -168,7 +168,7 @@ class TestErrors:
 
     def test_numbers_of_tasks(self):
         (x, y), _ = tasks()
-        self.check("support must have equally many tasks", support=(x, y[1:]))
+        self.check("support must have the same number of tasks", support=(x, y[1:]))
         self.check("query must have 5 tasks", query=(x[1:], y[1:]))
         self.check("query must have 5 tasks", query=(x, y[1:]))
         self.check("index", index=torch.arange(4))
@@ -178,12 +178,12 @@ class TestErrors:
         self.check("support must be a pair of tensors", TypeError, support=tasks()[0][0])
 
     def test_another_model(self):
-        self.check("the model has 4 parameters, the table's rows 11", model=nn.Linear(3, 1).double())
+        self.check("model must have 11 parameters, like the table's rows; got 4", model=nn.Linear(3, 1).double())
 
     def test_data_that_is_not_finite(self):
         (x, y), _ = tasks()
         x[2, 0, 0] = torch.nan
-        self.check(r"support\[2\] leads to an inner estimate of nan", support=(x, y))
+        self.check("support must give finite inner values; got nan at position 2", support=(x, y))
 
     def test_step_size(self):
         with pytest.raises(ValueError, match="lr must be finite and above 0"):

@@ -43,12 +43,21 @@ LISTWISE = [
     lists(losses.NDCGLoss, surrogate="exp"),
 ]
 OTHER_LISTS = [
-    (items([2.0, 0.0, 1.0], [8, 8, 8], [3, 4, 5]), r"relevance\[0\] is 2.0, and that of row 3 was 0.0 in the training"),
-    (items([3.0, 0.0, 1.0], [5, 5, 5], [0, 1, 2]), r"relevance\[0\] is 3.0, and that of row 0 was 2.0 in the training"),
-    (items([2.0, 0.0, 0.0], [5, 5, 5], [0, 1, 2]), r"relevance\[2\] is 0.0, and that of row 2 was 1.0 in the training"),
-    (items([2.0, 0.0, 0.0], [5, 5, 5], [0, 1, 3]), r"query\[0\] and query\[2\] are both 5, and rows 0 and 3 were of"),
-    (items([2.0, 0.0, 0.0], [5, 5, 8], [0, 3, 1]), r"query\[0\] and query\[1\] are both 5, and rows 0 and 3 were of"),
-    (items([2.0, 0.0], [5, 8], [0, 1]), r"query\[0\] is 5 and query\[1\] is 8, and rows 0 and 1 were of one query"),
+    (items([2.0, 0.0, 1.0], [8, 8, 8], [3, 4, 5]), r"relevance must be 0.0 for row 3, .*; got 2.0 at position 0"),
+    (items([3.0, 0.0, 1.0], [5, 5, 5], [0, 1, 2]), r"relevance must be 2.0 for row 0, .*; got 3.0 at position 0"),
+    (items([2.0, 0.0, 0.0], [5, 5, 5], [0, 1, 2]), r"relevance must be 1.0 for row 2, .*; got 0.0 at position 2"),
+    (
+        items([2.0, 0.0, 0.0], [5, 5, 5], [0, 1, 3]),
+        r"query must be different for rows 0 and 3, .*; got 5 at positions 0 and 2",
+    ),
+    (
+        items([2.0, 0.0, 0.0], [5, 5, 8], [0, 3, 1]),
+        r"query must be different for rows 0 and 3, .*; got 5 at positions 0 and 1",
+    ),
+    (
+        items([2.0, 0.0], [5, 8], [0, 1]),
+        r"query must be the same for rows 0 and 1, .*; got 5 at position 0 and 8 at position 1",
+    ),
 ]
 AT = whole(0, 1, 2)
 CONTRADICTIONS = [
@@ -67,17 +76,17 @@ CONTRADICTIONS = [
     (
         lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2]),
         (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
-        r"the batch has 2 examples of class 0, and class_sizes\[0\] is 1",
+        r"the batch must have at most class_sizes\[0\] = 1 distinct examples of class 0; got 2",
     ),
     (
         lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2], log_likelihood=True),
         (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
-        r"the batch has 2 examples of class 0, and class_sizes\[0\] is 1",
+        r"the batch must have at most class_sizes\[0\] = 1 distinct examples of class 0; got 2",
     ),
     (
         lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2]),
         (vectors(0.0, 0.5), whole(0, 0), whole(0, 1)),
-        r"the batch has 2 examples of class 0, and class_sizes\[0\] is 1",
+        r"the batch must have at most class_sizes\[0\] = 1 distinct examples of class 0; got 2",
     ),
     (
         lambda: losses.NCALoss(5, class_sizes=[1, 2, 2]),
@@ -100,18 +109,18 @@ CONTRADICTIONS = [
     (
         lambda: losses.NCALoss(5, class_sizes=[2, 0, 3]),
         (vectors(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
-        r"the batch has 2 examples of class 1, and class_sizes\[1\] is 0",
+        r"the batch must have at most class_sizes\[1\] = 0 distinct examples of class 1; got 2",
     ),
     (
         lambda: losses.NCALoss(5, class_sizes=[2, 0, 3]),
         (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
-        r"the batch has 1 example of class 1, and class_sizes\[1\] is 0",
+        r"the batch must have at most class_sizes\[1\] = 0 distinct examples of class 1; got 1",
     ),
     *(
         (
             lambda own_term=own_term: losses.CoxLoss(5, n_events=1, own_term=own_term),
             (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0), whole(1, 1, 0), AT),
-            "the batch has 2 events, and n_events is 1",
+            r"the batch must have at most 1 distinct event \(n_events = 1\); got 2",
         )
         for own_term in ("exact", "sampled")
     ),
@@ -119,7 +128,7 @@ CONTRADICTIONS = [
         (
             lambda own_term=own_term: losses.CoxLoss(5, n_events=5, own_term=own_term),
             (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0), whole(1, 1, 0), AT),
-            "the batch has 1 censored example, and n_events = 5 of n = 5 leaves 0",
+            r"the batch must have at most 0 distinct censored examples \(n = 5, n_events = 5\); got 1",
         )
         for own_term in ("exact", "sampled")
     ),
@@ -130,8 +139,8 @@ CONTRADICTIONS = [
             message,
         )
         for n_pos, message in (
-            (1, "the batch has 2 positives, and n_pos is 1"),
-            (5, "the batch has 1 negative, and n_pos = 5 of n = 5 leaves 0"),
+            (1, r"the batch must have at most 1 distinct positive \(n_pos = 1\); got 2"),
+            (5, r"the batch must have at most 0 distinct negatives \(n = 5, n_pos = 5\); got 1"),
         )
         for options in (
             {"n_pos": n_pos, "own_term": own_term, "surrogate": surrogate, "rule": rule}
@@ -146,7 +155,7 @@ CONTRADICTIONS = [
                 [1, 1, 1, 1, 0], rule=rule, surrogate=surrogate
             ),
             (scores(0.0, 0.5, 1.0), whole(0, 1, 0), AT),
-            "the batch has 2 negatives, and the training targets have 1",
+            "the batch must have at most 1 distinct negative .counted in the training targets.; got 2",
         )
         for rule in (fcco.SOX(0.3), fcco.MOAP(0.3))
         for surrogate in ("exp", "hinge")
@@ -154,17 +163,17 @@ CONTRADICTIONS = [
     (
         lambda: losses.PartialAUCLoss.from_targets([1, 0, 0, 0, 0]),
         (scores(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
-        "the batch has 2 positives, and the training targets have 1",
+        "the batch must have at most 1 distinct positive .counted in the training targets.; got 2",
     ),
     (
         lambda: losses.BaselineCoxLoss(5, [2.0, 3.0], [1, 1]),
         (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0).detach(), whole(1, 1, 0)),
-        r"time\[0\] is 1.0, of an event before the first of times, 2.0",
+        "time must be at least 2.0, the first of times, for an event; got 1.0 at position 0",
     ),
     (
         lambda: losses.BaselineCoxLoss(3, [1.0, 2.0, 3.0], [1, 1, 1], stratified=True),
         (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0).detach(), whole(1, 1, 0)),
-        r"event\[2\] is 0, and all n = 3 training examples have events",
+        "event must be 1, since all n = 3 training examples have events; got 0 at position 2",
     ),
 ]
 EACH = pytest.mark.parametrize(("make", "batch", "message"), CONTRADICTIONS)

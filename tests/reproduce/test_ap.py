@@ -12,19 +12,19 @@ from sklearn.metrics import average_precision_score
 import fcco
 from datasets.published import tar
 from fcco.cli import main
-from fcco.datasets import Classification, split_imbalanced
-from fcco.datasets._registry import FILES
 from fcco.functional import average_precision_loss
 from fcco.losses import AveragePrecisionLoss
 from fcco.optim import MovingAverageSGD
-from fcco.reproduce import Scale, run_study
-from fcco.reproduce._methods import AS_PUBLISHED, TUNED
-from fcco.reproduce.ap import STUDY, _comparison, _data, _runs, _training, _verdict
-from fcco.reproduce.ap._data import PADDING, Images, at_hand, load
-from fcco.reproduce.ap._measures import average_precision, measure, surrogate
-from fcco.reproduce.ap._network import ResNet
-from fcco.reproduce.ap._settings import CROSS_ENTROPY, IN_BATCH, OTHERS, TABLES, Setting, as_training, tuned_setting
-from fcco.reproduce.ap._training import Place, loss_of, pretrained, train
+from fcco_reproduce import Scale, run_study
+from fcco_reproduce._methods import AS_PUBLISHED, TUNED
+from fcco_reproduce.ap import STUDY, _comparison, _data, _runs, _training, _verdict
+from fcco_reproduce.ap._data import PADDING, Images, at_hand, load
+from fcco_reproduce.ap._measures import average_precision, measure, surrogate
+from fcco_reproduce.ap._network import ResNet
+from fcco_reproduce.ap._settings import CROSS_ENTROPY, IN_BATCH, OTHERS, TABLES, Setting, as_training, tuned_setting
+from fcco_reproduce.ap._training import Place, loss_of, pretrained, train
+from fcco_reproduce.datasets import Classification, split_imbalanced
+from fcco_reproduce.datasets._registry import FILES
 
 RESNET_18, RESNET_34 = (2, 2, 2, 2), (3, 4, 6, 3)
 WIDTHS = (64, 128, 256, 512)

@@ -9,9 +9,9 @@ import subprocess
 import pytest
 from PIL import Image
 
-from fcco.reproduce import Scale, run_study
-from fcco.reproduce._record import write_records
-from fcco.reproduce._report import write_page
+from fcco_reproduce import Scale, run_study
+from fcco_reproduce._record import write_records
+from fcco_reproduce._report import write_page
 from reproduce.squares import STUDY
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

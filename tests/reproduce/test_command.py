@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fcco.cli import main
-from fcco.reproduce import Experiment, Study, Task, _cache
-from fcco.reproduce import _command as command
-from fcco.reproduce._cache import Cache
+from fcco_reproduce import Experiment, Job, Study, _cache
+from fcco_reproduce import _command as command
+from fcco_reproduce._cache import Cache
 from reproduce import work
 from reproduce.squares import STUDY
 
@@ -34,7 +34,7 @@ def refused(capsys):
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         assert ended.value.code == code
-        lines = [line for line in capsys.readouterr().err.splitlines() if " tasks, " not in line]
+        lines = [line for line in capsys.readouterr().err.splitlines() if " jobs, " not in line]
         assert len(lines) == 1
         return lines[0]
 
@@ -128,7 +128,7 @@ def test_a_damaged_line_of_the_cache_is_computed_again(tmp_path, squares, damage
     assert main(reproduce(tmp_path)) == 0
     again = capsys.readouterr()
     assert again.out == printed
-    assert [line.split(",")[0] for line in again.err.splitlines()] == ["1/3 tasks", "2/3 tasks", "3/3 tasks"]
+    assert [line.split(",")[0] for line in again.err.splitlines()] == ["1/3 jobs", "2/3 jobs", "3/3 jobs"]
 
 
 def test_a_result_under_the_key_of_another_task_is_not_believed(tmp_path, squares, capsys):
@@ -147,7 +147,7 @@ def test_fresh_forgets_all_that_was_kept(tmp_path, squares, capsys):
     (tmp_path / "checkpoints" / "run.pt").touch()
     capsys.readouterr()
     assert main(reproduce(tmp_path, "--fresh")) == 0
-    assert "4/4 tasks" in capsys.readouterr().err
+    assert "4/4 jobs" in capsys.readouterr().err
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -197,13 +197,13 @@ SLOW = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in the background of a shell
 from fcco import cli
-from fcco.reproduce import Experiment, Study, Task, _command
+from fcco_reproduce import Experiment, Study, Job, _command
 from reproduce import work
 
 class Slow(Study):
     def experiments(self, *_):
-        tasks = [Task(work.square, {"number": k, "seconds": 300.0 * k}) for k in range(4)]
-        return (Experiment("i", "slow", "", "", lambda scale: tasks, None, None),)
+        jobs = [Job(work.square, {"number": k, "seconds": 300.0 * k}) for k in range(4)]
+        return (Experiment("i", "slow", "", "", lambda scale: jobs, None, None),)
 
 _command.load = lambda name: Slow("slow", "", "", None, {}, 2)
 sys.exit(cli.main(["reproduce", "quick", "--workers", "2", "--out", sys.argv[1]]))
@@ -214,7 +214,7 @@ sys.exit(cli.main(["reproduce", "quick", "--workers", "2", "--out", sys.argv[1]]
 def test_ctrl_c_reaches_the_workers(tmp_path, early):
     """A terminal sends it to all processes of the command, also to those that are still importing.
 
-    The first task takes no time, and the others more than is waited for here.
+    The first job takes no time, and the others more than is waited for here.
     """
     out = tmp_path / "out"
     process = subprocess.Popen(
@@ -232,7 +232,7 @@ def test_ctrl_c_reaches_the_workers(tmp_path, early):
     time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=120)
-    assert [line for line in errors.splitlines() if " tasks, " not in line] == [interrupted(out)]
+    assert [line for line in errors.splitlines() if " jobs, " not in line] == [interrupted(out)]
     assert process.returncode == 130
     assert early or Cache(out / "cache.jsonl").results
     while _lives(process.pid):  # as the tracker of shared memory does for a moment
@@ -251,7 +251,7 @@ def _lives(group):
 def test_a_worker_that_is_killed(tmp_path, refused, monkeypatch):
     class Deadly(Study):
         def experiments(self, *_):
-            return (Experiment("i", "", "", "", lambda _: [Task(work.die, {"k": k}) for k in range(2)], None, None),)
+            return (Experiment("i", "", "", "", lambda _: [Job(work.die, {"k": k}) for k in range(2)], None, None),)
 
     monkeypatch.setattr(command, "load", lambda name: Deadly("", "", "", tmp_path, {}, 2))
     sentence = refused("reproduce", "quick", "--workers", "2", "--out", tmp_path)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fcco.cli import main
-from fcco.reproduce import Scale
-from fcco.reproduce import _command as command
-from fcco.reproduce._config import at_scale
+from fcco_reproduce import Scale
+from fcco_reproduce import _command as command
+from fcco_reproduce._config import at_scale
 from reproduce.squares import STUDY
 
 SHIPPED = {
@@ -74,17 +74,17 @@ def test_every_study_has_a_quick_scale_that_is_smaller(name):
     assert [experiment.key for experiment in full] == list(("i", "ii", "iii", "iv", "v", "vi")[: len(full)])
     for whole, part in zip(full, quick, strict=True):
         assert whole.settings != part.settings
-        assert len(part.tasks(Scale(2))) <= len(whole.tasks(Scale(2)))
-        json.dumps([task.settings for task in whole.tasks(Scale(2))])
+        assert len(part.jobs(Scale(2))) <= len(whole.jobs(Scale(2)))
+        json.dumps([job.settings for job in whole.jobs(Scale(2))])
 
 
 @pytest.mark.parametrize("name", ["quick", "theory", "push", "nca"])
 def test_seeds_reach_every_task_that_has_chance_in_it(name):
     for experiment in command.load(name).experiments("quick"):
-        few, many = ({task.key for task in experiment.tasks(Scale(seeds))} for seeds in (2, 3))
+        few, many = ({job.key for job in experiment.jobs(Scale(seeds))} for seeds in (2, 3))
         without_chance = {"minimum", "run_boosting", "run_exact"}
-        tasks = experiment.tasks(Scale(2))
-        assert len(few & many) == sum(task.function.__name__ in without_chance for task in tasks)
+        jobs = experiment.jobs(Scale(2))
+        assert len(few & many) == sum(job.function.__name__ in without_chance for job in jobs)
 
 
 @pytest.fixture

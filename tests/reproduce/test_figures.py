@@ -2,18 +2,18 @@
 
 import pytest
 
-from fcco.reproduce import _figures as figures
-from fcco.reproduce._methods import AS_PUBLISHED, EXACT
-from fcco.reproduce._methods import TUNED as TUNED_ALIKE
-from fcco.reproduce.ap import _comparison as ap
-from fcco.reproduce.nca import STUDY as NCA
-from fcco.reproduce.nca import _comparison as nca
-from fcco.reproduce.push import STUDY as PUSH
-from fcco.reproduce.push import _comparison as push
-from fcco.reproduce.push import _curves
-from fcco.reproduce.push._verdict import TUNED
-from fcco.reproduce.quick import _compare as quick
-from fcco.reproduce.theory import _methods as theory
+from fcco_reproduce import _figures as figures
+from fcco_reproduce._methods import AS_PUBLISHED, EXACT
+from fcco_reproduce._methods import TUNED as TUNED_ALIKE
+from fcco_reproduce.ap import _comparison as ap
+from fcco_reproduce.nca import STUDY as NCA
+from fcco_reproduce.nca import _comparison as nca
+from fcco_reproduce.push import STUDY as PUSH
+from fcco_reproduce.push import _comparison as push
+from fcco_reproduce.push import _curves
+from fcco_reproduce.push._verdict import TUNED
+from fcco_reproduce.quick import _compare as quick
+from fcco_reproduce.theory import _methods as theory
 
 FOUR = ("BSGD", "SOAP", "MOAP", "SOX")
 ABSENT = "SOAP"

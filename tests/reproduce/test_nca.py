@@ -8,15 +8,15 @@ import torch
 
 import fcco
 from fcco.cli import main
-from fcco.datasets import Classification, Split
 from fcco.functional import nca_loss
 from fcco.optim import MovingAverageSGD
-from fcco.reproduce import Scale, run_study
-from fcco.reproduce._methods import as_published, as_tuned
-from fcco.reproduce.nca import STUDY, _comparison, _verdict
-from fcco.reproduce.nca._data import at_hand, hold_out, load, penalty, start
-from fcco.reproduce.nca._descent import descend, draw_batches
-from fcco.reproduce.nca._exact import minimise
+from fcco_reproduce import Scale, run_study
+from fcco_reproduce._methods import as_published, as_tuned
+from fcco_reproduce.datasets import Classification, Split
+from fcco_reproduce.nca import STUDY, _comparison, _verdict
+from fcco_reproduce.nca._data import at_hand, hold_out, load, penalty, start
+from fcco_reproduce.nca._descent import descend, draw_batches
+from fcco_reproduce.nca._exact import minimise
 
 N, FEATURES, WIDTH, STEPS = 150, 6, 3, 30
 BATCH, DECAY = 64, 1e-3

@@ -10,10 +10,10 @@ import torch
 from scipy.optimize import brentq
 
 from fcco.cli import main
-from fcco.datasets import Split
-from fcco.reproduce import Scale, run_study
-from fcco.reproduce._methods import Setting, as_published, as_tuned, grid, rates
-from fcco.reproduce.push import STUDY, _boosting, _comparison, _data, _descent, _tuning, _verdict
+from fcco_reproduce import Scale, run_study
+from fcco_reproduce._methods import Setting, as_published, as_tuned, grid, rates
+from fcco_reproduce.datasets import Split
+from fcco_reproduce.push import STUDY, _boosting, _comparison, _data, _descent, _tuning, _verdict
 
 STEPS = 40
 FIXED = {"batch": 32, "decay": 1e-3}
@@ -164,7 +164,7 @@ def test_all_methods_are_tuned_on_one_grid():
             assert len(grid(method, lr=lr, gamma=gamma)) == len(gamma) * len(grid("BSGD", lr=lr, gamma=gamma))
         assert min(seeds) > STUDY.seeds * (1 + table["other_seeds"])
     tuned = [
-        task.settings["tuning"] for task in STUDY.experiments(only="i")[0].tasks(Scale(5)) if "tuning" in task.settings
+        job.settings["tuning"] for job in STUDY.experiments(only="i")[0].jobs(Scale(5)) if "tuning" in job.settings
     ]
     assert tuned == 4 * [TABLES["covtype"]["tuning"]]
 

@@ -7,11 +7,11 @@ import torch
 
 import fcco
 from fcco.cli import main
-from fcco.reproduce import Scale
-from fcco.reproduce.quick import STUDY
-from fcco.reproduce.quick._compare import compare, judge, row
-from fcco.reproduce.quick._objectives import PENALTY, Batch, P, make, neighbours
-from fcco.reproduce.quick._runs import Runs, optimum
+from fcco_reproduce import Scale
+from fcco_reproduce.quick import STUDY
+from fcco_reproduce.quick._compare import compare, judge, row
+from fcco_reproduce.quick._objectives import PENALTY, Batch, P, make, neighbours
+from fcco_reproduce.quick._runs import Runs, optimum
 
 
 def breast_cancer():
@@ -129,12 +129,12 @@ def test_a_method_that_always_diverges_is_said_to():
 
 def test_every_method_is_tuned_alike():
     for experiment in STUDY.experiments():
-        tasks = experiment.tasks(Scale(seeds=3))[1:]
-        assert len({str(task.settings["rates"]) for task in tasks}) == 1
-        assert {task.settings["method"] for task in tasks} >= {"BSGD", "SOAP", "MOAP", "SOX"}
-        for task in tasks:
-            assert (task.settings["gammas"] == [1.0]) == (task.settings["method"] == "BSGD")
-    assert len(STUDY.experiments(only="i")[0].tasks(Scale(seeds=3))) == 1 + 2 * len(fcco.METHODS)
+        jobs = experiment.jobs(Scale(seeds=3))[1:]
+        assert len({str(job.settings["rates"]) for job in jobs}) == 1
+        assert {job.settings["method"] for job in jobs} >= {"BSGD", "SOAP", "MOAP", "SOX"}
+        for job in jobs:
+            assert (job.settings["gammas"] == [1.0]) == (job.settings["method"] == "BSGD")
+    assert len(STUDY.experiments(only="i")[0].jobs(Scale(seeds=3))) == 1 + 2 * len(fcco.METHODS)
 
 
 def test_the_command(tmp_path, capsys):

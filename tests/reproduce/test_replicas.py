@@ -5,8 +5,8 @@ import torch
 
 import fcco
 from fcco.projections import SquaredL2
-from fcco.reproduce.theory._replicas import Replicas
 from fcco.solvers import problems
+from fcco_reproduce.theory._replicas import Replicas
 
 RATES = {"lr": 0.1, "beta": 0.3, "gamma": 0.2}
 MAKERS = {

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from fcco.cli import main, parser
-from fcco.reproduce import Finding, Scale, _record, run_study
-from fcco.reproduce._record import command_of, environment, read_records, write_records
-from fcco.reproduce._report import as_html, write_page
+from fcco_reproduce import Finding, Scale, _record, run_study
+from fcco_reproduce._record import command_of, environment, read_records, write_records
+from fcco_reproduce._report import as_html, write_page
 from reproduce.squares import STUDY
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}

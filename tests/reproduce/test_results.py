@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fcco.cli import main
-from fcco.reproduce import _command as command
-from fcco.reproduce._figures import band, new_figure
-from fcco.reproduce._results import PAPER, as_results
+from fcco_reproduce import _command as command
+from fcco_reproduce._figures import band, new_figure
+from fcco_reproduce._results import PAPER, as_results
 
 RUN = {"command": "fcco reproduce x", "date": "2030-01-02T03:04:05", "seeds": 5, "scale": None, "quick": False}
 RUN |= {"environment": {"CPU": "a processor", "torch": "2"}}
@@ -115,8 +115,8 @@ def test_average_precision():
 
 
 def test_the_command(tmp_path, capsys):
-    from fcco.reproduce import Scale, run_study
-    from fcco.reproduce._record import write_records
+    from fcco_reproduce import Scale, run_study
+    from fcco_reproduce._record import write_records
     from reproduce.squares import STUDY
 
     experiments, scale = STUDY.experiments(), Scale(seeds=2)

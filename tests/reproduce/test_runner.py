@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import fcco
+import fcco_reproduce
 from fcco.cli import main
-from fcco.reproduce import Task, _digest, run_tasks
-from fcco.reproduce._cache import Cache
+from fcco_reproduce import Job, Scale, _digest, run_jobs
+from fcco_reproduce._cache import Cache
+from fcco_reproduce.quick import STUDY
 from reproduce import work
 
 
@@ -22,33 +24,33 @@ def calls(log):
 
 def test_finished_work_is_not_done_again(tmp_path):
     cache, log = tmp_path / "deep" / "cache.jsonl", tmp_path / "log"
-    tasks = work.squares(log, 0.0)
-    assert run_tasks(tasks[:4], cache=cache) == [0, 1, 4, 9]
-    assert run_tasks(tasks, cache=cache) == [0, 1, 4, 9, 16, 25]
+    jobs = work.squares(log, 0.0)
+    assert run_jobs(jobs[:4], cache=cache) == [0, 1, 4, 9]
+    assert run_jobs(jobs, cache=cache) == [0, 1, 4, 9, 16, 25]
     assert sorted(calls(log)) == [0, 1, 2, 3, 4, 5]
 
 
 def test_the_same_task_twice_is_done_once(tmp_path):
     log = tmp_path / "log"
-    tasks = work.squares(log, 0.0)[2:4]
-    assert run_tasks([*tasks, *tasks]) == [4, 9, 4, 9]
+    jobs = work.squares(log, 0.0)[2:4]
+    assert run_jobs([*jobs, *jobs]) == [4, 9, 4, 9]
     assert sorted(calls(log)) == [2, 3]
 
 
 def test_parallel_is_serial(tmp_path):
-    tasks = [Task(work.random_walk, {"seed": seed, "steps": 40}, cost=seed) for seed in range(5)]
-    serial = run_tasks(tasks)
-    assert run_tasks(tasks, workers=2, cache=tmp_path / "cache.jsonl") == serial
-    assert run_tasks(tasks, cache=tmp_path / "cache.jsonl") == serial
+    jobs = [Job(work.random_walk, {"seed": seed, "steps": 40}, cost=seed) for seed in range(5)]
+    serial = run_jobs(jobs)
+    assert run_jobs(jobs, workers=2, cache=tmp_path / "cache.jsonl") == serial
+    assert run_jobs(jobs, cache=tmp_path / "cache.jsonl") == serial
 
 
 def test_a_key_is_the_content():
-    def task(**settings):
-        return Task(work.square, settings)
+    def job(**settings):
+        return Job(work.square, settings)
 
-    assert task(number=1, seconds=2).key == task(seconds=2, number=1).key
-    assert task(number=1).key == Task(work.square, {"number": 1}, cost=9.0).key
-    assert len({task(number=1).key, task(number=2).key, Task(work.fail_on_two, {"number": 1}).key}) == 3
+    assert job(number=1, seconds=2).key == job(seconds=2, number=1).key
+    assert job(number=1).key == Job(work.square, {"number": 1}, cost=9.0).key
+    assert len({job(number=1).key, job(number=2).key, Job(work.fail_on_two, {"number": 1}).key}) == 3
 
 
 def test_an_edited_function_is_run_again(tmp_path, monkeypatch):
@@ -62,7 +64,7 @@ def test_an_edited_function_is_run_again(tmp_path, monkeypatch):
         function = __import__(name).answer
         function.__module__ = "edited"
         monkeypatch.setitem(sys.modules, "edited", sys.modules[name])
-        results += run_tasks([Task(function, {"number": 1})], cache=tmp_path / "cache.jsonl")
+        results += run_jobs([Job(function, {"number": 1})], cache=tmp_path / "cache.jsonl")
     assert results == [2, 3]
 
 
@@ -103,7 +105,7 @@ def test_a_key_covers_the_code_that_is_called_and_no_other(key_of, file, old, ne
 def key_of(tmp_path, monkeypatch):
     """The key of ``made.study.run``, in packages that are made of texts."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(_digest, "LIBRARY", "library")
+    monkeypatch.setattr(_digest, "LIBRARIES", ("library",))
 
     def key_of(texts):
         at = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -112,8 +114,8 @@ def key_of(tmp_path, monkeypatch):
             (at / name).write_text(text)
         with monkeypatch.context() as patch:
             patch.syspath_prepend(at)
-            key = Task(importlib.import_module("made.study").run, {"x": 1}).key
-        for name in [name for name in sys.modules if name.split(".")[0] in ("made", "library")]:
+            key = Job(importlib.import_module("made.study").run, {"x": 1}).key
+        for name in [name for name in sys.modules if name.split(".")[0] in ("made", "library", "laboratory")]:
             del sys.modules[name]
         return key
 
@@ -159,12 +161,32 @@ def test_a_key_covers_the_library_in_whichever_way_it_is_imported(key_of, study)
     assert key_of(texts) != key_of({**texts, "library/helper.py": "def helper(f):\n    return f or f\n"})
 
 
-def test_the_library_is_this_one():
-    assert fcco.__name__ == _digest.LIBRARY
+def test_the_libraries_are_these():
+    assert (fcco.__name__, fcco_reproduce.__name__) == _digest.LIBRARIES
+
+
+def test_the_key_of_a_study_covers_both_packages():
+    """A job of the quick study leads from ``fcco_reproduce`` to the engine in ``fcco``."""
+    trail = _digest._Trail(set(_digest.LIBRARIES))
+    for job in STUDY.experiments("quick")[0].jobs(Scale(1, "quick")):
+        trail.follow(job.function.__module__, job.function.__qualname__)
+    followed = {module for module, _ in trail.seen}
+    assert {"fcco._coupled", "fcco._table", "fcco_reproduce.quick._objectives"} <= followed
+
+
+def test_the_key_of_work_outside_covers_both_packages(key_of, monkeypatch):
+    """Benchmarks are in neither package, and use both."""
+    monkeypatch.setattr(_digest, "LIBRARIES", ("library", "laboratory"))
+    run = "from library.a import a\nfrom laboratory.b import b\ndef run(x):\n    return a(b(x))\n"
+    texts = {f"{package}/__init__.py": "" for package in ("made", "library", "laboratory")}
+    texts |= {"made/study.py": run, "library/a.py": "def a(x):\n    return x\n"}
+    texts["laboratory/b.py"] = "def b(x):\n    return x\n"
+    for file in ("library/a.py", "laboratory/b.py"):
+        assert key_of(texts) != key_of({**texts, file: texts[file].replace("return x", "return -x")})
 
 
 def test_blas_and_torch_have_one_thread():
-    found = Task(work.threads, {}).run()
+    found = Job(work.threads, {}).run()
     assert found["torch"] == 1
     assert found["blas"]
     assert set(found["blas"]) == {1}
@@ -174,19 +196,19 @@ def test_threads_are_given_back():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        Task(work.threads, {}).run()
+        Job(work.threads, {}).run()
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
 
 
 def test_a_key_does_not_know_the_place():
-    tasks = [Task(work.square, {"number": 1}, place=place) for place in ({}, {"log": "a"}, {"log": "b"})]
-    assert len({task.key for task in tasks}) == 1
+    jobs = [Job(work.square, {"number": 1}, place=place) for place in ({}, {"log": "a"}, {"log": "b"})]
+    assert len({job.key for job in jobs}) == 1
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
-    """SIGKILL while tasks are under way: what was finished is kept, and no worker stays behind."""
+    """SIGKILL while jobs are under way: what was finished is kept, and no worker stays behind."""
     cache, log = tmp_path / "cache.jsonl", tmp_path / "log"
     command = [sys.executable, "-c", "from reproduce import work; work.main()", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -202,7 +224,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     assert 2 <= kept < 6
     time.sleep(1.0)
     before = len(calls(log))
-    assert run_tasks(work.squares(log, 0.4), cache=cache) == [0, 1, 4, 9, 16, 25]
+    assert run_jobs(work.squares(log, 0.4), cache=cache) == [0, 1, 4, 9, 16, 25]
     # Each kept result was computed once; one under way when the run was killed may have been logged, and is done again.
     assert len(calls(log)) - before == 6 - kept
     assert before - kept <= 2
@@ -218,7 +240,7 @@ def goes_on(command, cache, capsys):
     capsys.readouterr()
     assert main(command) == 0
     assert cache.read_text().splitlines()[: len(kept)] == kept
-    progress = [line for line in capsys.readouterr().err.splitlines() if " tasks, " in line]
+    progress = [line for line in capsys.readouterr().err.splitlines() if " jobs, " in line]
     assert 0 < len(progress) == len(Cache(cache).results) - len(kept)
     assert {path.suffix for path in cache.parent.glob("iii-*")} == {".csv", ".png", ".json"}
 
@@ -273,9 +295,9 @@ def test_half_a_line_is_dropped(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_is_raised_and_the_rest_is_kept(tmp_path, workers):
     cache = tmp_path / "cache.jsonl"
-    tasks = [Task(work.fail_on_two, {"number": k}, cost=10 - k) for k in range(3)]
+    jobs = [Job(work.fail_on_two, {"number": k}, cost=10 - k) for k in range(3)]
     with pytest.raises(ArithmeticError, match="two"):
-        run_tasks(tasks, workers=workers, cache=cache)
+        run_jobs(jobs, workers=workers, cache=cache)
     assert set(Cache(cache).results.values()) <= {0, 1}
     if workers == 1:
         assert len(Cache(cache).results) == 2
@@ -283,10 +305,10 @@ def test_an_error_is_raised_and_the_rest_is_kept(tmp_path, workers):
 
 def test_progress_says_what_is_left():
     stream = io.StringIO()
-    run_tasks([Task(work.square, {"number": k}) for k in range(3)], progress=stream)
+    run_jobs([Job(work.square, {"number": k}) for k in range(3)], progress=stream)
     lines = stream.getvalue().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["1/3 tasks", "2/3 tasks", "3/3 tasks"]
-    assert lines[-1].endswith("about 0:00 left")
+    assert [line.split(",")[0] for line in lines] == ["1/3 jobs", "2/3 jobs", "3/3 jobs"]
+    assert lines[-1].endswith("00:00 left")
 
 
 class Terminal(io.StringIO):
@@ -296,25 +318,25 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_has_a_bar():
     stream = Terminal()
-    run_tasks([Task(work.square, {"number": k}) for k in range(2)], progress=stream)
-    shown = [line.strip() for line in stream.getvalue().split("\r")[1:]]
+    run_jobs([Job(work.square, {"number": k}) for k in range(2)], progress=stream)
+    shown = list(dict.fromkeys(line.strip() for line in stream.getvalue().split("\r")[1:]))
     assert [line[:32] for line in shown] == [
-        f"[{'':<20}] 0/2 tasks,"[:32],
-        f"[{10 * '#':<20}] 1/2 tasks,"[:32],
-        f"[{20 * '#':<20}] 2/2 tasks,"[:32],
+        f"[{'':<20}] 0/2 jobs,"[:32],
+        f"[{10 * '#':<20}] 1/2 jobs,"[:32],
+        f"[{20 * '#':<20}] 2/2 jobs,"[:32],
     ]
-    assert shown[0].endswith("time left unknown yet")
-    assert shown[2].endswith("about 0:00 left")
+    assert shown[0].endswith("? left")
+    assert shown[2].endswith("00:00 left")
 
 
 def test_a_bar_that_does_not_come_to_its_end_leaves_its_line():
     stream = Terminal()
     with pytest.raises(ArithmeticError):
-        run_tasks([Task(work.fail_on_two, {"number": k}) for k in (1, 2)], progress=stream)
+        run_jobs([Job(work.fail_on_two, {"number": k}) for k in (1, 2)], progress=stream)
     assert stream.getvalue().count("\n") == 1
     assert stream.getvalue().endswith("\n")
 
 
 def test_no_workers():
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        run_tasks([], workers=0)
+        run_jobs([], workers=0)

@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from fcco.cli import main
-from fcco.reproduce import Scale, run_study
-from fcco.reproduce.theory import STUDY
+from fcco_reproduce import Scale, run_study
+from fcco_reproduce.theory import STUDY
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +84,14 @@ def test_the_command(tmp_path, capsys):
     assert main([*options, "--docs", str(tmp_path / "page.md")]) == 0
     second = capsys.readouterr()
     assert second.out == first.out
-    assert "2/2 tasks" in first.err
+    assert "2/2 jobs" in first.err
     assert second.err == ""
     page = (tmp_path / "page.md").read_text()
     assert "![Lemma 1: the tracking error obeys its recursion](page/v-tracking.png)" in page
     assert (tmp_path / "page" / "v-tracking.png").exists()
     assert (tmp_path / "page" / "v-tracking.csv").exists()
     assert main([*options, "--fresh"]) == 0
-    assert "2/2 tasks" in capsys.readouterr().err
+    assert "2/2 jobs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

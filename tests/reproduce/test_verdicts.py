@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from fcco.reproduce.nca import _verdict as nca
-from fcco.reproduce.push import _curves
-from fcco.reproduce.quick import _compare as quick
-from fcco.reproduce.theory import _boost, _methods, _scaling, _split, _stationarity, _tracking
+from fcco_reproduce.nca import _verdict as nca
+from fcco_reproduce.push import _curves
+from fcco_reproduce.quick import _compare as quick
+from fcco_reproduce.theory import _boost, _methods, _scaling, _split, _stationarity, _tracking
 
 
 def curve(**changes):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from fcco.reproduce import Scale, Task, run_tasks
-from fcco.reproduce._command import STUDIES, load
+from fcco_reproduce import Job, Scale, run_jobs
+from fcco_reproduce._command import STUDIES, load
 
 
 def square(number, log=None, seconds=0.0):
@@ -44,15 +44,15 @@ def threads():
 
 
 def squares(log, seconds):
-    return [Task(square, {"number": k, "log": str(log), "seconds": seconds}) for k in range(6)]
+    return [Job(square, {"number": k, "log": str(log), "seconds": seconds}) for k in range(6)]
 
 
 def keys():
-    """Of all tasks of all studies, in their quick form."""
+    """Of all jobs of all studies, in their quick form."""
     experiments = [one for name in STUDIES for one in load(name).experiments("quick")]
-    return [task.key for one in experiments for task in one.tasks(Scale(2, "quick"))]
+    return [job.key for one in experiments for job in one.jobs(Scale(2, "quick"))]
 
 
 def main():
     folder = Path(sys.argv[1])
-    run_tasks(squares(folder / "log", 0.4), workers=2, cache=folder / "cache.jsonl")
+    run_jobs(squares(folder / "log", 0.4), workers=2, cache=folder / "cache.jsonl")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fcco._coupled import Visit
 from fcco._rules import BSGD, SOAP
 from fcco._space import as_column
+from fcco._step import Visit
 from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target
 from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights
 from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error
@@ -33,17 +33,28 @@ _LOWEST = 0.05
 class Advice:
     """What :func:`advise` found; ``str`` of it says so in words.
 
-    Attributes:
-        gamma: the rate for a table: that of the loss's rule if it is a constant, else 0.7.
-        gain: square error of the averaged gradient with it at the present weights, as a share of the in-batch loss's.
-        gain_error: standard error of that, from the batches looked at.
-        noise: relative error of the inner estimates of a batch.
-        drift: relative change of g from one visit of a row to the next.
-        drift_measured: False where it had to be assumed to equal the noise.
-        visits: of a row in the planned run.
-        in_batch: error of the in-batch gradient.
-        table: error of the gradient with a table of that rate.
-        by_gamma: square error of the averaged gradient at every rate looked at, as shares of the in-batch loss's.
+    Attributes
+    ----------
+    gamma : float
+        The rate for a table: that of the loss's rule if it is a constant, else 0.7.
+    gain : float
+        Square error of the averaged gradient with it at the present weights, as a share of the in-batch loss's.
+    gain_error : float
+        Standard error of that, from the batches looked at.
+    noise : float
+        Relative error of the inner estimates of a batch.
+    drift : float
+        Relative change of g from one visit of a row to the next.
+    drift_measured : bool
+        False where it had to be assumed to equal the noise.
+    visits : float
+        Of a row in the planned run.
+    in_batch : GradientError
+        Error of the in-batch gradient.
+    table : GradientError
+        Error of the gradient with a table of that rate.
+    by_gamma : dict[float, float]
+        Square error of the averaged gradient at every rate looked at, as shares of the in-batch loss's.
     """
 
     gamma: float
@@ -137,12 +148,19 @@ def row_error(gamma: float, noise: float, drift: float, visits: Tensor) -> Tenso
 
     for a row that begins with its first estimate, of an inner value that moves by δ from each visit to the next.
 
-    Args:
-        gamma: γ, the rate.
-        noise: σ, relative error of an estimate.
-        drift: δ, relative change of g between two visits.
-        visits: m, [k], each at least 1.
+    Parameters
+    ----------
+    gamma : float
+        Γ, the rate.
+    noise : float
+        Σ, relative error of an estimate.
+    drift : float
+        Δ, relative change of g between two visits.
+    visits : Tensor
+        M, [k], each at least 1.
 
+    Examples
+    --------
     >>> row_error(0.5, noise=1.0, drift=0.0, visits=torch.tensor([1.0, 2.0]))  # one estimate, the mean of two
     tensor([1.0000, 0.5000])
     >>> row_error(1.0, noise=0.0, drift=0.1, visits=torch.tensor([5.0]))  # as old as the last visit
@@ -188,22 +206,34 @@ def advise(
 
     Nothing is changed, and nothing is trained. The whole training set is evaluated as one batch.
 
-    Args:
-        loss: a loss of fcco.
-        evaluate: the forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows`` and returns
-            the value. Inner samples must come from the rows.
-        batches: batches of rows, of the size in question, such as a sampler of :mod:`fcco.data`.
-        parameters: of the model.
-        visits: how often a row comes in the whole run: its epochs, with a sampler of :mod:`fcco.data`.
-        monitor: watched the loss while it was trained with such batches, until rows came twice. Without one the drift
-            is taken to be as large as the noise.
-        population: the examples of the training set; ``None``: as many as the table has rows.
-        draws: batches to look at, at least 4, half for errors of rows and half for gradients; those of ``batches`` are
-            gone through several times if need be.
-        seed: of the errors put into rows.
+    Parameters
+    ----------
+    loss : nn.Module
+        A loss of fcco.
+    evaluate : Evaluate
+        The forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows`` and returns the value.
+        Inner samples must come from the rows.
+    batches : Iterable[Sequence[int] | Tensor]
+        Batches of rows, of the size in question, such as a sampler of :mod:`fcco.data`.
+    parameters : Iterable[Tensor]
+        Of the model.
+    visits : float
+        How often a row comes in the whole run: its epochs, with a sampler of :mod:`fcco.data`.
+    monitor : Monitor, optional
+        Watched the loss while it was trained with such batches, until rows came twice. Without one the drift is taken
+        to be as large as the noise.
+    population : Sequence[int] | Tensor, optional
+        The examples of the training set; ``None``: as many as the table has rows.
+    draws : int, default=400
+        Batches to look at, at least 4, half for errors of rows and half for gradients; those of ``batches`` are gone
+        through several times if need be.
+    seed : int, default=0
+        Of the errors put into rows.
 
-    Raises:
-        ValueError: less than one visit, fewer than four batches, or no parameter has a gradient.
+    Raises
+    ------
+    ValueError
+        Less than one visit, fewer than four batches, or no parameter has a gradient.
     """
     if not (math.isfinite(visits) and visits >= 1):
         raise ValueError(f"visits must be a finite number, at least 1, got {visits!r}")

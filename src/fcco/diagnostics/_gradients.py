@@ -23,9 +23,12 @@ _PARTS = 5
 class GradientError:
     """Errors of the gradient of one batch, as shares of the exact gradient's norm.
 
-    Attributes:
-        bias: of the mean over batches; what chance alone would give is taken off.
-        noise: deviation of a batch from that mean.
+    Attributes
+    ----------
+    bias : float
+        Of the mean over batches; what chance alone would give is taken off.
+    noise : float
+        Deviation of a batch from that mean.
     """
 
     bias: float
@@ -40,11 +43,16 @@ class GradientError:
 class GradientBias:
     """The gradient of a batch against the exact gradient, at fixed weights.
 
-    Attributes:
-        in_batch: f differentiated at the batch's own estimate (``fcco.BSGD()``).
-        table: with the table as it is.
-        perfect: f differentiated at the exact g: what the best possible table would give.
-        norm: of the exact gradient; 0 at a stationary point, where the shares mean nothing.
+    Attributes
+    ----------
+    in_batch : GradientError
+        F differentiated at the batch's own estimate (``fcco.BSGD()``).
+    table : GradientError
+        With the table as it is.
+    perfect : GradientError
+        F differentiated at the exact g: what the best possible table would give.
+    norm : float
+        Of the exact gradient; 0 at a stationary point, where the shares mean nothing.
     """
 
     in_batch: GradientError
@@ -73,20 +81,31 @@ def gradient_bias(
     Neither the loss, nor its table, nor the weights change. The exact gradient and the exact g come from one batch of
     the whole training set. (Put the model into ``eval()`` if its forward pass keeps statistics or drops units.)
 
-    Args:
-        loss: a loss of fcco, with the table as training has left it.
-        evaluate: the forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows`` and returns
-            the value.
-        batches: batches of rows, such as a sampler of :mod:`fcco.data` or ``loader.batch_sampler``.
-        parameters: of the model.
-        exact: the exact objective, such as ``lambda: fcco.functional.cox_loss(model(x), time, event)``, for training
-            sets that are too large for one batch, and where ``evaluate`` draws inner samples of its own.
-        population: the examples of the training set; ``None``: as many as the table has rows.
-        draws: batches to look at, at least 2; those of ``batches`` are gone through several times if need be.
+    Parameters
+    ----------
+    loss : nn.Module
+        A loss of fcco, with the table as training has left it.
+    evaluate : Evaluate
+        The forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows`` and returns the value.
+    batches : Iterable[Sequence[int] | Tensor]
+        Batches of rows, such as a sampler of :mod:`fcco.data` or ``loader.batch_sampler``.
+    parameters : Iterable[Tensor]
+        Of the model.
+    exact : Callable[[], Tensor], optional
+        The exact objective, such as ``lambda: fcco.functional.cox_loss(model(x), time, event)``, for training sets that
+        are too large for one batch, and where ``evaluate`` draws inner samples of its own.
+    population : Sequence[int] | Tensor, optional
+        The examples of the training set; ``None``: as many as the table has rows.
+    draws : int, default=200
+        Batches to look at, at least 2; those of ``batches`` are gone through several times if need be.
 
-    Raises:
-        ValueError: fewer than two batches, or no parameter has a gradient.
+    Raises
+    ------
+    ValueError
+        Fewer than two batches, or no parameter has a gradient.
 
+    Examples
+    --------
     >>> import fcco
     >>> x, y = torch.linspace(-1, 1, 40), torch.arange(40) % 2
     >>> w = torch.ones((), requires_grad=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
-from fcco._coupled import Visit
 from fcco._rules import SCENT, is_per_row
+from fcco._step import Visit
 from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
 from fcco.diagnostics._watch import Watch, engine_of, table_of
 
@@ -43,15 +43,24 @@ class Monitor:
     - with ``exact``: ``tracking_error``, the relative error of u on a sample of rows seen, and ``estimate_error``, that
       of the last batch's estimates. The table pays where the first is the smaller. See :func:`relative_error`.
 
-    Args:
-        loss: a loss of fcco, or a module that holds one.
-        exact: rows [m] to their exact g (log g in log space), [m] or [m, dim]; see :func:`exact_inner`.
-        sample: how many rows ``exact`` is asked for.
-        seed: of the sample.
+    Parameters
+    ----------
+    loss : nn.Module
+        A loss of fcco, or a module that holds one.
+    exact : ExactInner, optional
+        Rows [m] to their exact g (log g in log space), [m] or [m, dim]; see :func:`exact_inner`.
+    sample : int, default=256
+        How many rows ``exact`` is asked for.
+    seed : int, default=0
+        Of the sample.
 
-    Raises:
-        ValueError: the module holds no table, or several, or one that is sharded over ranks.
+    Raises
+    ------
+    ValueError
+        The module holds no table, or several, or one that is sharded over ranks.
 
+    Examples
+    --------
     >>> import fcco
     >>> loss_fn = fcco.CoupledLoss(torch.log, n=4, rule=fcco.SOX(gamma=0.5))
     >>> with Monitor(loss_fn) as monitor:
@@ -199,8 +208,10 @@ class Monitor:
     def plot(self, path: str | Path | None = None) -> Any:
         """A matplotlib figure: staleness of the rows now, errors and rates over the reports; written to ``path``.
 
-        Raises:
-            ImportError: matplotlib is not installed.
+        Raises
+        ------
+        ImportError
+            Matplotlib is not installed.
         """
         try:
             from matplotlib.figure import Figure

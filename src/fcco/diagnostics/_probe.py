@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fcco._coupled import Visit
 from fcco._rules import BSGD, Rule
+from fcco._step import Visit
 from fcco.diagnostics._watch import engine_of, table_of
 
 Evaluate = Callable[[nn.Module, Tensor], Tensor]
@@ -59,8 +59,10 @@ def probing(
 def estimates(loss: nn.Module, evaluate: Evaluate, rows: Tensor) -> Visit:
     """The inner estimates that a batch gives, padding left out; the loss is not changed.
 
-    Raises:
-        ValueError: ``evaluate`` takes no step of the table, or several.
+    Raises
+    ------
+    ValueError
+        ``evaluate`` takes no step of the table, or several.
     """
     with torch.enable_grad(), probing(loss, BSGD()) as visits:
         evaluate(loss, rows)
@@ -78,11 +80,17 @@ def exact_inner(loss: nn.Module, evaluate: Evaluate, population: Sequence[int] |
     time it is called. Where ``evaluate`` draws inner samples of its own they do not, and where the training set is too
     large for one batch they cannot: then write such a function yourself.
 
-    Args:
-        loss: any loss of fcco.
-        evaluate: the forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows``.
-        population: the examples of the training set; ``None``: as many as the table has rows.
+    Parameters
+    ----------
+    loss : nn.Module
+        Any loss of fcco.
+    evaluate : Evaluate
+        The forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows``.
+    population : Sequence[int] | Tensor, optional
+        The examples of the training set; ``None``: as many as the table has rows.
 
+    Examples
+    --------
     >>> import fcco
     >>> h, y = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 1, 0])
     >>> loss_fn = fcco.losses.PNormPushLoss(n=3)  # log g_i of a negative i is h_i - h_j over the positives j
@@ -120,11 +128,17 @@ def relative_error(values: Tensor, reference: Tensor, log: bool = False) -> floa
 
     In log space rows may differ by orders of magnitude, and each counts by itself; the error is then at most 2.
 
-    Args:
-        values: a, [m] or [m, dim]; log a in log space.
-        reference: b, alike.
-        log: whether they are logarithms.
+    Parameters
+    ----------
+    values : Tensor
+        A, [m] or [m, dim]; log a in log space.
+    reference : Tensor
+        B, alike.
+    log : bool, default=False
+        Whether they are logarithms.
 
+    Examples
+    --------
     >>> relative_error(torch.tensor([1.1, 1.9]), torch.tensor([1.0, 2.0]))  # (0.1² + 0.1²) / (1 + 2²)
     0.0632...
     """

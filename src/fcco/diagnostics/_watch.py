@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fcco._coupled import CoupledLoss, Visit
+from fcco._coupled import CoupledLoss
+from fcco._step import Visit
 from fcco._table import InnerTable
 
 

@@ -1,14 +1,37 @@
-"""The objectives of all applications as pure functions: exact on all data, or as inner estimates from a batch.
+"""The objectives of all applications as pure functions.
 
-``*_loss`` is the exact objective, differentiable, within bounded memory. ``*_inner`` is an estimate of its inner values
-from the examples of a batch and, if there are any, further *rivals*. It returns an :class:`fcco.Estimate`, for a
-:class:`fcco.CoupledLoss` of one's own.
+Each objective has the form F = mean_i f_i(g_i). It comes in two kinds of functions.
 
-The losses of :mod:`fcco.losses` estimate the exact objectives from mini-batches. Objectives that sorting can evaluate
-cost O(n log n); the others go through all pairs a few rows at a time, in O(chunk · n) memory, forward and backward.
+- ``*_loss`` computes the exact, differentiable objective on all data, in bounded memory. Objectives that can be
+  evaluated by sorting cost O(n log n). The others compare all pairs a few rows at a time and need O(chunk · n) memory,
+  both forward and backward.
+- ``*_inner`` estimates the inner values g_i from the examples of a batch and, optionally, from further rivals. It
+  returns an :class:`fcco.Estimate`, which you can pass on to your own :class:`fcco.CoupledLoss`.
 
-An objective without any term (no positives, no events, ...) is a zero that can be differentiated. Input that cannot be
-meant raises, naming the value and its position.
+The losses of :mod:`fcco.losses` use the ``*_inner`` functions to estimate the exact objectives from mini-batches.
+
+An objective without any term (no positives, no events, ...) is a zero that can be differentiated. Invalid input raises
+an error that names the argument, the value and its position.
+
+Notes
+-----
+The documentation uses these terms:
+
+inner value
+    g_i, the sum or mean over a set that the outer function f is applied to.
+rival
+    An example j that example i is compared with in g_i.
+own term
+    The term of g_i in which example i is compared with itself.
+population
+    The training data that the sums of the objective run over.
+stratum
+    A part of the population whose size is known, such as the positives or the examples of one class.
+row
+    The position of an example in the training set, which is also the row of the table that holds its running estimate
+    u_i of g_i.
+visit
+    A training step whose batch contains the row.
 """
 
 from fcco.functional._bipartite import average_precision_loss, p_norm_push_loss, partial_auc_loss

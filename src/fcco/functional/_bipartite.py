@@ -1,4 +1,4 @@
-"""Objectives of positives against negatives: average precision, p-norm push, one-way partial AUC."""
+"""Exact objectives that compare positives with negatives: average precision, p-norm push, one-way partial AUC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fcco.functional._tensors import at_least_float32, graph_zero, mean, widen
 
 
 def _split(scores: Tensor, target: Tensor, chunk: int | None) -> tuple[Tensor, Tensor]:
-    """Scores of the positives and of the negatives."""
+    """Check the arguments; return the scores of the positives and of the negatives."""
     check_count(chunk, "chunk")
     check_floats(scores, "scores", room=4)
     positive = as_mask(target, "target", scores, "scores")
@@ -29,36 +29,66 @@ def average_precision_loss(
     surrogate: SurrogateLike = "squared_hinge",
     chunk: int | None = None,
 ) -> Tensor:
-    r"""Negative of a surrogate of average precision.
+    r"""Negative of a smooth surrogate of average precision.
 
     .. math:: F = -\frac{1}{n_+} \sum_{i \in S_+}
         \frac{\sum_{j \in S_+} \ell(h_j - h_i)}{\sum_{j \in S} \ell(h_j - h_i)}
 
-    j = i is in both sums, with ℓ(0). With ℓ the indicator of t ≥ 0 it is average precision itself, negated. Hinges
-    take O(n log n) time and O(n) memory, exp O(n) (there the ratio does not depend on i), others O(n₊ n).
+    Both sums include the own term j = i, which is ℓ(0). If ℓ is the indicator of t ≥ 0, F is exactly the negative of
+    average precision.
 
-    Args:
-        scores: h, [n].
-        target: [n], 0 and 1, -1 and 1, or bool. Without positives the loss is 0; without negatives it is -1.
-        margin: of the hinges.
-        surrogate: ℓ, "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function with ℓ(0) > 0.
-        chunk: positives at a time, where pairs are gone through; None: as many as fit in memory.
+    Parameters
+    ----------
+    scores : Tensor of shape (n,)
+        The scores h.
+    target : Tensor of shape (n,)
+        The labels: 0 and 1, -1 and 1, or bool. The loss is 0 without positives and -1 without negatives.
+    margin : float, default 1.0
+        The margin of the hinges. Other surrogates ignore it.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function with ℓ(0) >
+        0.
+    chunk : int or None, default None
+        How many positives to process at a time if all pairs are compared. By default, as many as fit in memory.
 
-    Raises:
-        ValueError: ℓ(0) is not positive, so that the ratio may be 0 / 0; shapes, labels or scores that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``scores``.
 
+    Raises
+    ------
+    ValueError
+        If ℓ(0) is not positive, so that the ratio could be 0 / 0, or if a shape, a label or a score is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
+
+    See Also
+    --------
+    fcco.losses.AveragePrecisionLoss : The same objective, estimated from mini-batches.
+
+    Notes
+    -----
+    Hinges take O(n log n) time and O(n) memory. "exp" takes O(n) time, because its ratio does not depend on i. Other
+    surrogates take O(n₊ n) time.
+
+    References
+    ----------
+    .. [1] Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves with Provable Convergence*,
+       NeurIPS 2021.
+
+    Examples
+    --------
     >>> import torch
     >>> average_precision_loss(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
     tensor(-0.5000)
-
-    Reference: Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves with Provable Convergence*,
-    NeurIPS 2021.
     """
     positives, negatives = _split(scores, target, chunk)
     ell = resolve_surrogate(surrogate, margin)
     if not (own_term := ell.at_zero(scores)) > 0:
-        raise ValueError(f"surrogate {ell.name} is {own_term} at 0: average precision needs a positive value there")
+        raise ValueError(
+            f"surrogate must be positive at 0 for average precision; got {ell.name}, which is {own_term} there"
+        )
     if len(positives) == 0:
         return graph_zero(scores)
     if ell.is_exp:
@@ -78,30 +108,55 @@ def p_norm_push_loss(
     margin: float = 1.0,
     chunk: int | None = None,
 ) -> Tensor:
-    r"""How high negatives stand above positives, the highest ones weighing most.
+    r"""How far negatives rise above positives; the highest negatives weigh most.
 
     .. math:: F = \frac{1}{n_-} \sum_{i \in S_-} \Bigl( \frac{1}{n_+} \sum_{j \in S_+} \ell(h_i - h_j) \Bigr)^p
 
-    With ℓ = exp it is separable, costs O(n), and overflows only where its value does; hinges cost O(n log n), others
-    O(n₊ n₋).
+    Parameters
+    ----------
+    scores : Tensor of shape (n,)
+        The scores h.
+    target : Tensor of shape (n,)
+        The labels: 0 and 1, -1 and 1, or bool. The loss is 0 without positives or without negatives.
+    p : float, default 4.0
+        The exponent, at least 1.
+    surrogate : str or callable, default "exp"
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
+    margin : float, default 1.0
+        The margin of the hinges. Other surrogates ignore it.
+    chunk : int or None, default None
+        How many negatives to process at a time if all pairs are compared. By default, as many as fit in memory.
 
-    Args:
-        scores: h, [n].
-        target: [n], 0 and 1, -1 and 1, or bool. Without positives or without negatives the loss is 0.
-        p: at least 1.
-        surrogate: ℓ, "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
-        margin: of the hinges.
-        chunk: negatives at a time, where pairs are gone through; None: as many as fit in memory.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``scores``.
 
-    Raises:
-        ValueError: p is below 1; shapes, labels or scores that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Raises
+    ------
+    ValueError
+        If p is below 1, or if a shape, a label or a score is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
 
+    See Also
+    --------
+    fcco.losses.PNormPushLoss : The same objective, estimated from mini-batches.
+
+    Notes
+    -----
+    With "exp" the objective is separable: it costs O(n) and overflows only if its value does. Hinges cost O(n log n),
+    other surrogates O(n₊ n₋).
+
+    References
+    ----------
+    .. [1] Rudin, *The P-Norm Push*, JMLR 2009.
+
+    Examples
+    --------
     >>> import torch
     >>> p_norm_push_loss(torch.tensor([1.0, 0.0]), torch.tensor([1, 0]), p=2)  # exp(-1) ** 2
     tensor(0.1353)
-
-    Reference: Rudin, *The P-Norm Push*, JMLR 2009.
     """
     positives, negatives = _split(scores, target, chunk)
     check_number(p, "p", at_least=1)
@@ -110,7 +165,7 @@ def p_norm_push_loss(
         return graph_zero(scores)
     if ell.is_exp:
         own, rivals = widen(negatives), widen(positives)
-        # Only differences count, and those to the lowest rival stay numbers; -inf would have no gradient.
+        # Only differences matter. Those to the lowest rival stay finite, whereas -inf would have no gradient.
         lowest = rivals.detach().amin()
         depth = (lowest - rivals).logsumexp(0) - math.log(len(rivals))
         height = (p * (own - lowest)).clamp(min=torch.finfo(own.dtype).min).logsumexp(0) - math.log(len(own))
@@ -133,27 +188,50 @@ def partial_auc_loss(
 
     .. math:: F = \frac{1}{n_+} \sum_{i \in S_+} \tau \log \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
 
-    It is the largest mean loss over re-weighted negatives, less τ times the divergence (Kullback-Leibler) of the
-    weights from equal ones. τ → ∞ gives AUC, τ → 0 the hardest negative alone.
+    Equivalently, F is the largest mean loss over all reweightings of the negatives, minus τ times the Kullback-Leibler
+    divergence of the weights from uniform ones. τ → ∞ gives AUC, and τ → 0 gives the hardest negative alone.
 
-    Args:
-        scores: h, [n].
-        target: [n], 0 and 1, -1 and 1, or bool. Without positives or without negatives the loss is 0.
-        surrogate: ℓ, "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
-        margin: of the hinges.
-        temperature: τ, positive.
-        chunk: positives at a time; None: as many as fit in memory.
+    Parameters
+    ----------
+    scores : Tensor of shape (n,)
+        The scores h.
+    target : Tensor of shape (n,)
+        The labels: 0 and 1, -1 and 1, or bool. The loss is 0 without positives or without negatives.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
+    margin : float, default 1.0
+        The margin of the hinges. Other surrogates ignore it.
+    temperature : float, default 1.0
+        The temperature τ, positive.
+    chunk : int or None, default None
+        How many positives to process at a time. By default, as many as fit in memory.
 
-    Raises:
-        ValueError: the temperature is not positive; shapes, labels or scores that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``scores``.
 
+    Raises
+    ------
+    ValueError
+        If the temperature is not positive, or if a shape, a label or a score is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
+
+    See Also
+    --------
+    fcco.losses.PartialAUCLoss : The same objective, estimated from mini-batches.
+
+    References
+    ----------
+    .. [1] Zhu et al., *When AUC Meets DRO: Optimizing Partial AUC for Deep Learning with Non-Convex Convergence
+       Guarantee*, ICML 2022 (SOPA-s).
+
+    Examples
+    --------
     >>> import torch
     >>> partial_auc_loss(torch.tensor([1.0, 0.0, 1.0]), torch.tensor([1, 0, 0]))  # log((1 + e) / 2)
     tensor(0.6201)
-
-    Reference: Zhu et al., *When AUC Meets DRO: Optimizing Partial AUC for Deep Learning with Non-Convex Convergence
-    Guarantee*, ICML 2022 (SOPA-s).
     """
     positives, negatives = _split(scores, target, chunk)
     check_number(temperature, "temperature", above=0)

@@ -1,4 +1,4 @@
-"""Going over all pairs a few rows at a time: O(chunk · n) memory, forward and backward."""
+"""Comparison of all pairs, a few rows at a time: O(chunk · n) memory, both forward and backward."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from torch import Tensor
 
 Place = tuple[Any, ...]
 
-# One matrix of pairs, of which forward and backward hold about ten at a time: on a CPU what its cache holds (3 times
-# faster than chunks of 32 MiB), elsewhere enough to keep a device busy; a million columns stay well below 1 GB on both.
+# The size of one matrix of pairs. Forward and backward hold about ten of them at a time. On a CPU it fits the cache,
+# which is 3 times faster than chunks of 32 MiB. On other devices it is large enough to keep the device busy. A million
+# columns stay well below 1 GB on both.
 _CPU_BYTES = 2**22
 _DEVICE_BYTES = 2**26
 
 
 def chunk_rows(width: int, like: Tensor, chunk: int | None) -> int:
-    """How many rows of ``width`` pairs to hold at a time: ``chunk``, or what fits the default memory."""
+    """Return how many rows of ``width`` pairs to hold at a time: ``chunk``, or what fits in the default memory."""
     fits = _CPU_BYTES if like.device.type == "cpu" else _DEVICE_BYTES
     return chunk or max(1, fits // (max(1, width) * like.element_size()))
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where one chunk after the other lies in each tensor; made when asked for, since a million of them take 200 MB."""
+    """The position of each chunk in each tensor.
+
+    Positions are created on demand, because a million of them would take 200 MB.
+    """
 
     count: int
     at: Callable[[int], Place]
@@ -35,8 +39,10 @@ class Places:
 
 
 def row_places(rows: int, width: int, like: Tensor, chunk: int | None, layout: Callable[[slice], Place]) -> Places:
-    """0 ... rows - 1, cut into consecutive slices; ``layout`` says what part of each tensor goes with a slice.
+    """Cut 0 ... rows - 1 into consecutive slices; ``layout`` maps a slice to the part of each tensor that goes with it.
 
+    Examples
+    --------
     >>> list(row_places(3, 100, torch.zeros(1), chunk=2, layout=lambda rows: (rows, ...)))
     [(slice(0, 2, None), Ellipsis), (slice(2, 3, None), Ellipsis)]
     """
@@ -45,7 +51,10 @@ def row_places(rows: int, width: int, like: Tensor, chunk: int | None, layout: C
 
 
 def map_rows(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    """``function``, from rows [m, d] to as many rows [m, k], of all rows of a tensor; keeps nothing but the result."""
+    """Apply ``function``, which maps rows (m, d) to rows (m, k), to all rows of a tensor.
+
+    Only the result stays in memory.
+    """
     n, d = tensor.shape
     values = function(tensor[:1].detach()).numel()
     places = row_places(n, d, tensor, None, lambda rows: (rows,))
@@ -53,17 +62,28 @@ def map_rows(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
 
 
 def map_chunks(function: Callable[..., Tensor], places: Places, size: int, *tensors: Tensor) -> Tensor:
-    """[size]: what ``function`` makes of one part of the tensors after the other.
+    """Apply a function to one part of the tensors after the other, and concatenate the results.
 
-    The backward pass computes each chunk a second time, so that nothing of a chunk outlives it. (A checkpoint for every
-    chunk would leave small objects between the large ones, and the heap would grow by a chunk each time.)
+    The backward pass recomputes each chunk, so that nothing of a chunk stays in memory. (A checkpoint for every chunk
+    would leave small objects between the large ones, and the heap would grow by a chunk each time.)
 
-    Args:
-        function: called as ``function(place, *parts)``, returns some of the values in any shape. The backward pass
-            calls it again; all that it differentiates must be among the parts.
-        places: for each chunk the part of each tensor, as its index: slices, tuples of slices, or ``...`` for all.
-        size: how many values there are in all.
-        tensors: of one dtype. One that is given twice has one gradient in memory, not two.
+    Parameters
+    ----------
+    function : callable
+        Called as ``function(place, *parts)``; returns some of the values in any shape. The backward pass calls it
+        again. Everything that it differentiates must be among the parts.
+    places : Places
+        The part of each tensor for each chunk, as an index: a slice, a tuple of slices, or ``...`` for the whole
+        tensor.
+    size : int
+        The total number of values.
+    *tensors : Tensor
+        The inputs, which share one dtype. A tensor that is passed twice has one gradient in memory, not two.
+
+    Returns
+    -------
+    Tensor of shape (size,)
+        The values of all chunks.
     """
     if places.count == 1:
         place = places.at(0)
@@ -74,11 +94,13 @@ def map_chunks(function: Callable[..., Tensor], places: Places, size: int, *tens
 
 
 def _parts(tensors: Sequence[Tensor], which: Iterable[int], place: Place) -> list[Tensor]:
+    """Return the parts of the tensors at one place."""
     return [tensors[k][index] for k, index in zip(which, place, strict=True)]
 
 
 def _call(function: Callable[..., Tensor], place: Place, parts: Sequence[Tensor]) -> Tensor:
-    # The backward pass has to see the same numbers, and is run outside of autocast.
+    # The backward pass runs outside of autocast and has to recompute the same numbers.
+    """Call the function without autocast and flatten the result."""
     with torch.autocast(parts[0].device.type, enabled=False):
         return function(place, *parts).reshape(-1)
 
@@ -105,7 +127,7 @@ class _Chunks(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[4:]
         totals = [torch.zeros_like(tensor) if need else None for tensor, need in zip(tensors, needed, strict=True)]
-        # With create_graph the parts stay connected to the tensors, and memory is O(n²).
+        # With create_graph=True the parts stay connected to the tensors, which takes O(n²) memory.
         again = torch.is_grad_enabled()
         done = 0
         for place in ctx.places:
@@ -124,7 +146,7 @@ class _Chunks(torch.autograd.Function):
 def _accumulate(
     totals: list[Tensor | None], place: Place, parts: list[Tensor], values: Tensor, upstream: Tensor, again: bool
 ) -> None:
-    """Add the gradient of one chunk to that of the tensors; a part that the values do not depend on has none."""
+    """Add the gradient of one chunk to that of the tensors; parts that the values do not depend on have no gradient."""
     wanted = [
         (total, index, part) for total, index, part in zip(totals, place, parts, strict=True) if total is not None
     ]

@@ -1,4 +1,4 @@
-"""Sums of hinges over a set for every threshold at once, by sorting: O(n log n) time, O(n) memory."""
+"""Sums of hinges over a set, for all thresholds at once, by sorting: O(n log n) time and O(n) memory."""
 
 from __future__ import annotations
 
@@ -9,22 +9,33 @@ from torch import Tensor
 
 
 def hinge_sums(thresholds: Tensor, points: Tensor, weights: Tensor, power: int, margin: float = 0.0) -> Tensor:
-    r"""For every threshold, the weighted sum of a power of how far the points lie above it, plus a margin.
+    r"""For every threshold, the weighted sum of powers of hinges over all points.
 
     .. math:: H_k(\theta_i) = \sum_j c_j (m + x_j - \theta_i)_+^k
 
-    Any number of times differentiable in all three tensors; at a kink the derivative from the left is meant.
+    The result can be differentiated any number of times in all three tensors. At a kink, the derivative is that from
+    the left.
 
-    Args:
-        thresholds: θ, [..., M].
-        points: x, [..., N], with the same leading dimensions, each of which is a problem of its own.
-        weights: c, [..., N].
-        power: k, 0 (a count of the points above), 1 or 2.
-        margin: m. It is not lost on thresholds so large that taking it off changes nothing.
+    Parameters
+    ----------
+    thresholds : Tensor of shape (..., M)
+        The thresholds θ.
+    points : Tensor of shape (..., N)
+        The points x. Each index of the leading dimensions is a separate problem.
+    weights : Tensor of shape (..., N)
+        The weights c.
+    power : {0, 1, 2}
+        The exponent k; 0 counts the points above the threshold.
+    margin : float, default 0.0
+        The margin m. It has an effect even on thresholds so large that subtracting it changes nothing.
 
-    Returns:
-        [..., M].
+    Returns
+    -------
+    Tensor of shape (..., M)
+        The sums H_k.
 
+    Examples
+    --------
     >>> hinge_sums(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 3.0]), torch.ones(2), power=2)
     tensor([10.,  1.])
     """
@@ -43,7 +54,7 @@ class _HingeSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Seen from the points, the thresholds are points, mirrored: the derivatives are sums of hinges again."""
+        """The derivatives are again sums of hinges, with points and thresholds mirrored and exchanged."""
         thresholds, points, weights = ctx.saved_tensors
         power, margin = ctx.power, ctx.margin
         by_threshold = by_point = by_weight = None
@@ -59,13 +70,13 @@ class _HingeSums(torch.autograd.Function):
 
 
 def _sweep(thresholds: Tensor, points: Tensor, weights: Tensor, power: int, margin: float) -> Tensor:
-    """Go down through thresholds and points, integrating: H_1 is the integral of H_0, H_2 twice that of H_1.
+    """Integrate downwards over thresholds and points: H_1 is the integral of H_0, and H_2 twice the integral of H_1.
 
-    Expanding the powers into prefix sums of x and x² would subtract large numbers from each other; here, with weights
-    of one sign, only numbers of one sign are added, whatever the offset and the spread of the scores.
+    Expanding the powers into prefix sums of x and x² would subtract large numbers from each other. Here, with weights
+    of one sign, all summands have the same sign, whatever the offset and the spread of the scores.
     """
     lowered = thresholds - margin
-    # Thresholds come first, and the sort is stable: a point at the threshold does not count as above.
+    # Thresholds come first and the sort is stable, so a point at the threshold does not count as above it.
     level = torch.cat([lowered, points], -1)
     rest = torch.cat([lost_digits(thresholds, lowered, margin), torch.zeros_like(points)], -1)
     by_rest = rest.argsort(stable=True, dim=-1, descending=True)
@@ -84,17 +95,17 @@ def _sweep(thresholds: Tensor, points: Tensor, weights: Tensor, power: int, marg
 
 
 def lost_digits(thresholds: Any, lowered: Any, margin: float) -> Any:
-    """What rounding took off ``thresholds - margin`` to give ``lowered``, where it is over a millionth of the margin.
+    """Return the rounding error of ``lowered = thresholds - margin``.
 
-    Less than that is taken for nothing, so that a point at the kink stays there.
+    Errors below a millionth of the margin are returned as 0, so that a point at the kink stays at the kink.
     """
     step = lowered - thresholds
-    lost = (thresholds - (lowered - step)) - (margin + step)  # Knuth's exact sum
+    lost = (thresholds - (lowered - step)) - (margin + step)  # the exact error, by Knuth's two-sum
     return lost * (abs(lost) > margin * 2**-20)
 
 
 def _shift(sums: Tensor) -> Tensor:
-    """What each sum was one place earlier."""
+    """Return the sums shifted by one place, starting with 0."""
     shifted = torch.zeros_like(sums)
     shifted[..., 1:] = sums[..., :-1]
     return shifted

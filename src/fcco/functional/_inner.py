@@ -1,17 +1,20 @@
-"""What all inner estimates share: sums over the rivals in a batch that stand for sums over the population.
+"""What all inner estimates share: sums over the rivals in a batch that estimate sums over the population.
 
-An estimate is made of terms, one for each rival j of example i, grouped in strata (positives and negatives, events and
-censored, ...) whose sizes N in the population are known. With b rivals of a stratum in the batch,
+An estimate consists of terms, one for each rival j of example i. The terms are grouped by strata (positives and
+negatives, events and censored examples, ...) whose sizes N in the population are known. Let the batch contain b
+rivals of a stratum.
 
-- ``own_term="exact"``: i's own term counts once, the other b - 1 of its stratum stand for N - 1, and those of every
-  other stratum for all of its N. Unbiased, whatever the batch's balance; where a stratum that matters has no other
-  member in the batch, i has no term.
-- ``own_term="sampled"``: every term of a stratum weighs N / b, i's own among them, as in every in-batch loss. Biased by
-  O(1 / b), and of much less variance.
+- ``own_term="exact"``: the own term counts once, the other b - 1 examples of its stratum represent the remaining N - 1,
+  and the rivals of every other stratum represent all of its N members. This estimate is unbiased whatever the balance
+  of the batch. If the batch has no other member of a stratum that matters, example i has no term.
+- ``own_term="sampled"``: every term of a stratum, including the own term, has the weight N / b, as in every in-batch
+  loss. This estimate has a bias of O(1 / b) and a much smaller variance.
 
-Where nothing is known of a population, the pool is all there is. An example that stands twice in the pool is no rival
-of itself: ``rows`` tells. Within these functions the examples of a pool are one tensor, own examples first, and
-``own`` says how many these are (None: all).
+If nothing is known about the population, the pool is taken as the whole population. ``rows`` identifies examples that
+appear more than once in the pool, because an example is not its own rival.
+
+In these functions all examples of a pool are in one tensor, own examples first. ``own`` is the number of own examples;
+None means all of them.
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ OwnTerm = Literal["exact", "sampled"]
 
 
 def check_own_term(own_term: str) -> None:
+    """Check the option ``own_term``."""
     check_choice(own_term, "own_term", ("exact", "sampled"))
 
 
 def as_estimate(inner: Tensor, share: Tensor, *, log: bool, total: Tensor | None = None) -> Estimate:
-    """An estimate with g = 1 where the share is 0: f and its derivatives are defined there, and nothing reaches it.
+    """Return an estimate in which g = 1 where the share is 0.
 
-    Without a total, f is averaged: examples with a share of True count alike.
+    At g = 1, f and its derivatives are defined, and the share of 0 removes the term. Without a total, f is averaged
+    over the examples whose share is True.
     """
     share = share.to(inner.dtype)
     settled = torch.where(as_column(share > 0, inner), inner, 0.0 if log else 1.0)
@@ -44,78 +49,88 @@ def as_estimate(inner: Tensor, share: Tensor, *, log: bool, total: Tensor | None
 
 
 def own_part(values: Tensor, own: int | None) -> Tensor:
-    """The part of a pool that estimates are made of."""
+    """Return the part of a pool for which estimates are made."""
     return values if own is None else values[:own]
 
 
 def against(values: Tensor, own: int | None) -> tuple[Tensor, Tensor]:
-    """[1, pool] and [own, 1]: the rivals, and those that they are compared with."""
+    """Return the values of the rivals, of shape (1, pool), and the own values, of shape (own, 1)."""
     return values.unsqueeze(0), own_part(values, own).unsqueeze(1)
 
 
 def same(values: Tensor, own: int | None) -> Tensor:
-    """[own, pool] of bool: whether a rival has the same value."""
+    """Return a mask of shape (own, pool): whether a rival has the same value."""
     theirs, mine = against(values, own)
     return theirs == mine
 
 
 def above(scores: Tensor, own: int | None) -> Tensor:
-    """[own, pool]: by how much each rival's score is above the own."""
+    """Return how far each rival's score is above the own one, of shape (own, pool)."""
     theirs, mine = against(scores, own)
     return theirs - mine
 
 
 def diagonal(like: Tensor, own: int | None) -> Tensor:
-    """[own, pool] of bool, each position against itself."""
+    """Return a mask of shape (own, pool) that is True where a position meets itself."""
     rows = len(like) if own is None else own
     return torch.eye(rows, len(like), dtype=torch.bool, device=like.device)
 
 
 def copies_of(rows: Tensor | None, like: Tensor, own: int | None) -> Tensor:
-    """[own, pool] of bool: whether two positions hold the same example, each position and itself among them."""
+    """Return a mask of shape (own, pool): whether two positions hold the same example.
+
+    A position always matches itself.
+    """
     return diagonal(like, own) if rows is None else same(rows, own)
 
 
 def stratum_weight(
     member: Tensor, population: int | Tensor, like: Tensor, *, copies: int | Tensor | None = None
 ) -> Tensor:
-    """What one member of a stratum in the batch stands for: N / b, or (N - 1) / (b - c) of the others than the own.
+    """How many members of the population one member of a stratum in the batch represents.
 
-    Args:
-        member: [B] of bool, or [..., B].
-        population: N.
-        like: gives the dtype.
-        copies: c, how often the own example stands in the batch, where its term is apart; None: it is not.
+    This is N / b, or (N - 1) / (b - c) if the own term is separate.
 
-    Returns:
-        Of the shape of b or c; where the batch has nobody (else) of the stratum, it is a number without a use.
+    Parameters
+    ----------
+    member : Tensor of bool of shape (..., B)
+        The members of the stratum in the batch; b is their number.
+    population : int or Tensor
+        The size N of the stratum in the population.
+    like : Tensor
+        The tensor whose dtype the result has.
+    copies : int, Tensor or None, default None
+        How many times c the own example appears in the batch, if its term is separate; None if it is not.
+
+    Returns
+    -------
+    Tensor
+        The weight, with the shape of b or c. It is a finite number without meaning if the batch has no (other) member
+        of the stratum.
     """
-    count = _rivals(member, copies).to(like.dtype)
+    count = (member.sum(-1) if copies is None else member.sum(-1) - copies).to(like.dtype)
     rest = population - int(copies is not None)
-    rest = rest.clamp(min=0) if isinstance(rest, Tensor) else rest  # where a batch is all there is, it may lack some
+    rest = rest.clamp(min=0) if isinstance(rest, Tensor) else rest  # a batch without a population may lack a stratum
     return rest / count.clamp(min=1)
 
 
 def can_estimate(member: Tensor, population: int | Tensor, *, copies: int | Tensor | None = None) -> Tensor:
-    """Whether the batch has a member of the stratum (other than the own), or the population has none either."""
-    return (_rivals(member, copies) > 0) | (population <= int(copies is not None))
-
-
-def _rivals(member: Tensor, copies: int | Tensor | None) -> Tensor:
-    return member.sum(-1) if copies is None else member.sum(-1) - copies
+    """Whether the batch has a member of the stratum (other than the own example), or the population has none either."""
+    others = member.sum(-1) if copies is None else member.sum(-1) - copies
+    return (others > 0) | (population <= int(copies is not None))
 
 
 def masked_logsumexp(values: Tensor, where: Tensor) -> Tensor:
-    """log of the sum of e^values over the last dimension where ``where`` holds; -inf, without gradient, if nowhere."""
+    """Log-sum-exp over the last dimension where ``where`` is True; -inf without a gradient if it is True nowhere."""
     present = where.any(-1, keepdim=True)
-    # A row without members is summed over zeros and then thrown away: over -inf, its gradient would not be a number.
+    # Without members, zeros are summed and the result is discarded, because a sum over -inf would have a NaN gradient.
     fill = torch.zeros_like(present, dtype=values.dtype).masked_fill(present, -math.inf)
     total = torch.where(where, values, fill).logsumexp(-1)
     return torch.where(present.squeeze(-1), total, -math.inf)
 
 
 def product(first: Tensor, second: Tensor) -> Tensor:
-    """The matrix product, in the factors' own precision under autocast too."""
+    """Return the matrix product in the precision of its factors, even under autocast."""
     device = first.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return first @ second

@@ -19,16 +19,16 @@ from fcco.functional._inner import (
     copies_of,
     masked_logsumexp,
     own_part,
-    product,
     stratum_weight,
 )
+from fcco.functional._pair_sums import pair_sums
 from fcco.functional._surrogates import Surrogate, SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import at_least_float32
 
 
 def _check(scores: Tensor, target: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor]:
-    """Scores, and which are of positives."""
-    # Twice the difference of two scores is the slope of a squared hinge; a sigmoid takes any.
+    """Check the arguments; return the scores and a mask of the positives."""
+    # The slope of a squared hinge is twice the difference of two scores. A sigmoid accepts any difference.
     check_floats(scores, "scores", "[B]", room=1 if surrogate.name == "sigmoid" else 4)
     return at_least_float32(scores), as_mask(target, "target", scores, "scores", signs=False)
 
@@ -45,26 +45,44 @@ def average_precision_inner(
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
-    r"""g of average precision for the positives of a batch; log g where ℓ is exp.
+    r"""Estimate the inner values of average precision for the positives of a batch.
 
     .. math:: g_{i1} = \frac 1 n \sum_{j \in S_+} \ell(h_j - h_i), \qquad
         g_{i2} = g_{i1} + \frac 1 n \sum_{j \in S_-} \ell(h_j - h_i)
 
-    A positive has no term where the batch has no negative, or (own term exact) no other positive.
+    The estimate is of log g if ℓ is exp. A positive has no term if the batch has no negative or, with an exact own
+    term, no other positive.
 
-    Args:
-        scores: h, [B].
-        target: [B], 0 and 1, or bool.
-        surrogate: ℓ, a name or an elementwise function; see :func:`fcco.functional.average_precision_loss`.
-        margin: of the hinges.
-        n: size of the population; None: the batch is all there is.
-        n_pos: positives in it.
-        own_term: "exact" or "sampled".
-        rows: [B + R], which example each is, if one may stand twice.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
+    Parameters
+    ----------
+    scores : Tensor of shape (B,)
+        The scores h.
+    target : Tensor of shape (B,)
+        The labels: 0 and 1, or bool.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ, a name or an elementwise function; see :func:`fcco.functional.average_precision_loss`.
+    margin : float, default 1.0
+        The margin of the hinges.
+    n : int or None, default None
+        The size of the population. By default, the batch is the whole population.
+    n_pos : int or None, default None
+        The number of positives in the population.
+    own_term : {"exact", "sampled"}, default "exact"
+        "exact" counts the own term once, which is unbiased. "sampled" weighs it like the other terms of the batch,
+        which has less variance.
+    rows : Tensor of shape (B + R,) or None, default None
+        The row of each example, needed if an example may appear more than once.
+    rivals : sequence of Tensors of shape (R,) or None, default None
+        The same columns for R further rivals. No estimates are made for them.
 
-    Returns:
-        inner [B, 2], weight [B].
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B, 2) and ``weight`` of shape (B,).
+
+    See Also
+    --------
+    fcco.losses.AveragePrecisionLoss : The loss that uses this estimate.
     """
     check_own_term(own_term)
     (scores, target), own = join((scores, target), rivals)
@@ -94,15 +112,13 @@ def _sums(
     surrogate: Surrogate,
     own: int | None,
 ) -> Tensor:
-    """[B, 2]: estimates of the sums of ℓ over positives and over all."""
-    values = surrogate(above(scores, own))
+    """Return estimates of the sums of ℓ over the positives and over all examples, of shape (B, 2)."""
+    excluded = copies if own_term == "exact" else None
+    classes = torch.stack([positive, ~positive], 1).to(scores.dtype)
+    among_positives, among_negatives = pair_sums(scores, classes, surrogate, own, excluded).unbind(1)
     own_value = surrogate(torch.zeros_like(scores[:1]))
-    if own_term == "exact" and copies is not None:
-        values = values.masked_fill(copies, 0.0)
-    sums = product(values, torch.stack([positive, ~positive], 1).to(scores.dtype))
-    among_positives, among_negatives = sums.unbind(1)
     if own_term == "exact":
-        # Without copies the own term is the only one to be taken off, which is cheaper than a mask of all pairs.
+        # Without copies only the own term has to be subtracted, which is cheaper than masking all pairs.
         others = among_positives - own_value if copies is None else among_positives
         among_positives = own_value + stands_for[0] * others
     else:
@@ -118,7 +134,7 @@ def _log_sums(
     copies: Tensor | None,
     own: int | None,
 ) -> Tensor:
-    """[B, 2]: logarithms of estimates of the sums of e^(h_j - h_i) over positives and over all."""
+    """Return log-estimates of the sums of e^(h_j - h_i) over the positives and over all examples, of shape (B, 2)."""
     t = above(scores, own)
     if own_term == "exact":
         others = positive & ~(copies_of(None, scores, own) if copies is None else copies)
@@ -138,19 +154,33 @@ def p_norm_push_inner(
     margin: float = 1.0,
     rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
-    r"""g of p-norm push for the negatives of a batch; log g where ℓ is exp.
+    r"""Estimate the inner values of p-norm push for the negatives of a batch.
 
     .. math:: g_i = \frac{1}{n_+} \sum_{j \in S_+} \ell(h_i - h_j)
 
-    Args:
-        scores: h, [B].
-        target: [B], 0 and 1, or bool.
-        surrogate: ℓ, a name or an elementwise function; see :func:`fcco.functional.average_precision_loss`.
-        margin: of the hinges.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
+    The estimate is of log g if ℓ is exp. A negative has no term if the batch has no positive.
 
-    Returns:
-        inner [B], weight [B].
+    Parameters
+    ----------
+    scores : Tensor of shape (B,)
+        The scores h.
+    target : Tensor of shape (B,)
+        The labels: 0 and 1, or bool.
+    surrogate : str or callable, default "exp"
+        The surrogate ℓ, a name or an elementwise function; see :func:`fcco.functional.average_precision_loss`.
+    margin : float, default 1.0
+        The margin of the hinges.
+    rivals : sequence of Tensors of shape (R,) or None, default None
+        The same columns for R further rivals. No estimates are made for them.
+
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B,) and ``weight`` of shape (B,).
+
+    See Also
+    --------
+    fcco.losses.PNormPushLoss : The loss that uses this estimate.
     """
     (scores, target), own = join((scores, target), rivals)
     ell = resolve_surrogate(surrogate, margin)
@@ -158,11 +188,11 @@ def p_norm_push_inner(
     count = positive.sum().to(scores.dtype).clamp(min=1)
     counts = ~own_part(positive, own) & positive.any()
     if ell.is_exp:
-        # Only differences count; near 0 they keep the digits that a common offset takes.
+        # Only differences matter. Removing a common offset keeps their digits.
         scores = scores - scores.detach().amax()
         inner = own_part(scores, own) + masked_logsumexp(-scores, positive) - count.log()
     else:
-        inner = product(ell(above(-scores, own)), positive.to(scores.dtype)) / count
+        inner = pair_sums(-scores, positive.to(scores.dtype).unsqueeze(1), ell, own).squeeze(1) / count
     return as_estimate(inner, counts, log=ell.is_exp)
 
 
@@ -175,27 +205,42 @@ def partial_auc_inner(
     temperature: float = 1.0,
     rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
-    r"""log g of one-way partial AUC for the positives of a batch.
+    r"""Estimate the logarithms of the inner values of one-way partial AUC for the positives of a batch.
 
     .. math:: g_i = \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
 
-    Args:
-        scores: h, [B].
-        target: [B], 0 and 1, or bool.
-        surrogate: ℓ, a name or an elementwise function; see :func:`fcco.functional.average_precision_loss`.
-        margin: of the hinges.
-        temperature: τ.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
+    A positive has no term if the batch has no negative.
 
-    Returns:
-        inner [B], weight [B].
+    Parameters
+    ----------
+    scores : Tensor of shape (B,)
+        The scores h.
+    target : Tensor of shape (B,)
+        The labels: 0 and 1, or bool.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ, a name or an elementwise function; see :func:`fcco.functional.average_precision_loss`.
+    margin : float, default 1.0
+        The margin of the hinges.
+    temperature : float, default 1.0
+        The temperature τ.
+    rivals : sequence of Tensors of shape (R,) or None, default None
+        The same columns for R further rivals. No estimates are made for them.
+
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B,), which is log g, and ``weight`` of shape (B,).
+
+    See Also
+    --------
+    fcco.losses.PartialAUCLoss : The loss that uses this estimate.
     """
     (scores, target), own = join((scores, target), rivals)
     ell = resolve_surrogate(surrogate, margin)
     scores, positive = _check(scores, target, ell)
     negative = ~positive
     count = negative.sum().to(scores.dtype).clamp(min=1)
-    # Only pairs that count are given to ℓ, which may overflow on others and leave no number behind.
+    # ℓ only sees pairs of a positive and a negative. On other pairs it could overflow and cause NaN.
     pairs = own_part(positive, own).unsqueeze(1) & negative.unsqueeze(0)
     exponents = ell(above(scores, own).masked_fill(~pairs, 0.0)) / temperature
     inner = masked_logsumexp(exponents, pairs) - count.log()

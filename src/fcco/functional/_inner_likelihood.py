@@ -16,24 +16,35 @@ from fcco.functional._tensors import at_least_float32
 
 
 def latent_variable_inner(log_likelihood: Tensor, log_weight: Tensor, *, log_q: Tensor | None = None) -> Estimate:
-    r"""log g: means over sampled z of p(y|z, x) e^w and of e^w; of both over q, where it is given.
+    """Estimate the logarithms of the inner values of the latent-variable likelihood from sampled z.
 
-    An example has no term where no z of its sample can explain y.
+    The two inner values are the means over the sample of p(y|z, x) e^w and of e^w. With ``log_q``, each summand is
+    divided by its sampling probability q. An example has no term if no z of its sample can explain y.
 
-    Args:
-        log_likelihood: log p(y_i | z, x_i), [B1, B2]; -inf where it is 0.
-        log_weight: w, [B1, B2]; -inf for a z that example i cannot have.
-        log_q: [B1, B2] or [B2], log-probabilities with which the z were drawn; None: uniformly.
+    Parameters
+    ----------
+    log_likelihood : Tensor of shape (B1, B2)
+        log p(y_i | z, x_i), which is -inf where the likelihood is 0.
+    log_weight : Tensor of shape (B1, B2)
+        The weights w. Use -inf for a z that is impossible for example i.
+    log_q : Tensor of shape (B1, B2) or (B2,), or None, default None
+        The log-probabilities with which the z were drawn. By default, they were drawn uniformly.
 
-    Returns:
-        inner [B1, 2], weight [B1].
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B1, 2), which is log g, and ``weight`` of shape (B1,).
+
+    See Also
+    --------
+    fcco.losses.LatentVariableLoss : The loss that uses this estimate.
     """
     check_floats(log_likelihood, "log_likelihood", "[B1, B2]", zero_weight=True, room=4)
     check_floats(log_weight, "log_weight", "[B1, B2]", zero_weight=True, room=4)
     check_same(log_weight, "log_weight", log_likelihood, "log_likelihood")
     weight = at_least_float32(log_weight)
     if log_q is not None:
-        # Importance weights 1 / q turn the mean over the sample into the sum over all z.
+        # Importance weights 1 / q turn the mean over the sample into an estimate of the sum over all z.
         weight = weight - _checked_log_q(log_q, log_weight, "log_weight").to(weight.dtype)
     joint = at_least_float32(log_likelihood) + weight
     explains = joint > -math.inf
@@ -52,23 +63,38 @@ def softmax_inner(
     target: Tensor | None = None,
     candidates: Tensor | None = None,
 ) -> Tensor | Estimate:
-    r"""[B1], log g: the sum over all classes of e^(s_c - s_target), from sampled classes.
+    """Estimate log g of the softmax, g = Σ_c e^(s_c - s_target) over all classes, from sampled classes.
 
-    A candidate that is the target itself says nothing of the other classes. Drawn with a probability of its own, it is
-    a draw of weight 0; drawn uniformly, it is left out, and an example has no term where no other is left.
+    A candidate that is the target itself carries no information about the other classes. If candidates were drawn with
+    probabilities ``log_q``, it counts as a draw of weight 0. If they were drawn uniformly, it is left out, and an
+    example without any other candidate has no term.
 
-    Args:
-        target_logit: [B1].
-        sampled_logits: [B1, B2].
-        n_classes: C. None: the sampled classes are taken to be all others.
-        log_q: [B1, B2] or [B2], log-probabilities with which the classes were drawn; None: uniformly.
-        own_term: "exact": 1 + (C - 1) times the mean over the sample. "sampled": C times the mean over the sample and
-            the target.
-        target: [B1] of integers, which class the target is. None: no candidate is the target.
-        candidates: [B1, B2] or [B2] of integers, which classes were drawn.
+    Parameters
+    ----------
+    target_logit : Tensor of shape (B1,)
+        The logits of the targets.
+    sampled_logits : Tensor of shape (B1, B2)
+        The logits of the sampled classes, called candidates.
+    n_classes : int or None, default None
+        The number of classes C. By default, the sampled classes are taken to be all other classes.
+    log_q : Tensor of shape (B1, B2) or (B2,), or None, default None
+        The log-probabilities with which the classes were drawn. By default, they were drawn uniformly.
+    own_term : {"exact", "sampled"}, default "exact"
+        "exact" is 1 plus C - 1 times the mean over the sample. "sampled" is C times the mean over the sample and the
+        target.
+    target : Tensor of shape (B1,) or None, default None
+        The class of each target, an integer. By default, no candidate is taken to be the target.
+    candidates : Tensor of shape (B1, B2) or (B2,), or None, default None
+        The sampled classes, integers.
 
-    Returns:
-        inner [B1]; with candidates, also weight [B1].
+    Returns
+    -------
+    Tensor of shape (B1,) or Estimate
+        log g. If ``candidates`` is given, an estimate with ``inner`` and ``weight`` of shape (B1,).
+
+    See Also
+    --------
+    fcco.losses.SoftmaxLoss : The loss that uses this estimate.
     """
     check_own_term(own_term)
     check_floats(target_logit, "target_logit", "[B1]", room=1.01)
@@ -76,7 +102,8 @@ def softmax_inner(
     check_per_example(target_logit, "target_logit", sampled_logits, "sampled_logits")
     if target_logit.dtype != sampled_logits.dtype:
         raise TypeError(
-            f"target_logit is of {target_logit.dtype}, sampled_logits of {sampled_logits.dtype}: they must agree"
+            "target_logit and sampled_logits must have the same dtype; "
+            f"got {target_logit.dtype} and {sampled_logits.dtype}"
         )
     logits = at_least_float32(sampled_logits) - at_least_float32(target_logit).unsqueeze(1)
     if log_q is not None:
@@ -96,24 +123,36 @@ def in_batch_softmax_inner(
     log_q: Tensor | None = None,
     own_term: OwnTerm = "sampled",
 ) -> Tensor | Estimate:
-    r"""log g of a softmax over items, from a batch whose examples have each other's targets as candidates.
+    """Estimate log g of a softmax over items from a batch whose examples use each other's targets as candidates.
 
-    Args:
-        scores: [B, B], of example i with the target of example j.
-        items: [B] of integers, which item the target is. Where another example has the same, it is no candidate.
-        n_classes: C, how many items there are. None: those of the batch are taken to be all.
-        log_q: [B], log-probabilities of the targets, with which an example has them; None: all are as likely.
-        own_term: "exact": 1 + an estimate of the sum over all other items. "sampled": the target is weighed like the
-            candidates.
+    Parameters
+    ----------
+    scores : Tensor of shape (B, B)
+        The scores of example i with the target of example j.
+    items : Tensor of shape (B,)
+        The item that is the target of each example, an integer. If another example has the same target, it is not a
+        candidate.
+    n_classes : int or None, default None
+        The number of items C. By default, the items of the batch are taken to be all items.
+    log_q : Tensor of shape (B,) or None, default None
+        The log-probabilities with which an example has these targets. By default, all items are equally likely.
+    own_term : {"exact", "sampled"}, default "sampled"
+        "exact" is 1 plus an estimate of the sum over all other items. "sampled" weighs the target like the candidates.
 
-    Returns:
-        inner [B], weight [B]. An example has no term where nobody else is in the batch (or, without log_q, nobody with
-        another item).
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B,), which is log g, and ``weight`` of shape (B,). An example has no term if it is alone in
+        the batch or, without ``log_q``, if no other example has another item.
+
+    See Also
+    --------
+    fcco.losses.SoftmaxLoss.in_batch : The loss that uses this estimate.
     """
     check_own_term(own_term)
     check_floats(scores, "scores", "[B, B]", room=4)
     if scores.shape[0] != scores.shape[1]:
-        raise ValueError(f"scores must have the shape [B, B], got {shape_of(scores)}")
+        raise ValueError(f"scores must have the shape [B, B]; got {shape_of(scores)}")
     check_integers(items, "items", scores, "scores")
     _check_count(items, "items", n_classes)
     hits, wide = same(items, None), at_least_float32(scores)
@@ -125,17 +164,18 @@ def in_batch_softmax_inner(
     check_per_example(log_q, "log_q", scores, "scores")
     log_q, others = log_q.to(wide.dtype), len(scores) - 1
     own, each = _weights(others, n_classes, log_q, own_term)
-    if own_term == "sampled":  # the probability of the target is known too
+    if own_term == "sampled":  # the probability of the target is known as well
         own, each = (-q - math.log(others + 1) for q in (log_q.unsqueeze(1), log_q))
     return _weighted_sum(logits, own, each, hits, others)
 
 
 def _find_hits(target: Any, candidates: Any, sampled_logits: Tensor, n_classes: int | None) -> Tensor | None:
-    """[B1, B2] of bool: which candidates are the target; None if that is not told."""
+    """Return a mask of shape (B1, B2) of the candidates that are the target, or None if the classes are not given."""
     if target is None and candidates is None:
         return None
     if target is None or candidates is None:
-        raise ValueError("target and candidates, which classes the logits are of, must be given together")
+        given = "candidates" if target is None else "target"
+        raise ValueError(f"target and candidates must be given together; got only {given}")
     check_integers(target, "target", sampled_logits, "sampled_logits")
     if isinstance(candidates, Tensor) and candidates.shape == sampled_logits.shape:
         check_integers(candidates.flatten(), "candidates", sampled_logits.flatten(), "sampled_logits")
@@ -146,33 +186,37 @@ def _find_hits(target: Any, candidates: Any, sampled_logits: Tensor, n_classes: 
 
 
 def _check_count(ids: Tensor, name: str, n_classes: int | None) -> None:
-    """Refuse more classes than there are, where looking is free."""
+    """Check that there are at most ``n_classes`` distinct classes, if reading values is free."""
     if n_classes is None or not reads_are_free(ids):
         return
     count = len(ids.unique())
     if count > n_classes:
-        raise ValueError(f"{name} has {count} different classes, and n_classes is {n_classes}")
+        raise ValueError(f"{name} must have at most n_classes = {n_classes} distinct values; got {count}")
 
 
 def _weights(drawn: int | Tensor, n_classes: int | None, log_q: Tensor | None, own_term: OwnTerm) -> tuple[Any, Any]:
-    """Logarithms of what the target weighs, and of what each of so many candidates does."""
+    """Return the logarithms of the weights of the target and of each of ``drawn`` candidates."""
     count = drawn.clamp(min=1) if isinstance(drawn, Tensor) else max(drawn, 1)
     others = count if n_classes is None else n_classes - 1
     own, each = 0.0, _log(others / count)
     if own_term == "sampled":
         own = each = _log((others + 1) / (count + 1))
     if log_q is not None:
-        # Importance weights 1 / (q (C - 1)) turn the mean over the sample into the mean over the other classes.
+        # Importance weights 1 / (q (C - 1)) turn the mean over the sample into an estimate of the mean over the others.
         each = each - _log(others) - log_q
     return own, each
 
 
 def _log(value: float | Tensor) -> Any:
+    """Return the logarithm of a number or a tensor."""
     return value.log() if isinstance(value, Tensor) else math.log(value)
 
 
 def _weighted_sum(logits: Tensor, own: Any, each: Any, hits: Tensor | None, drawn: int | Tensor) -> Tensor | Estimate:
-    """log of the weighted sum of e^logits and of the target's own 1, without hits; no term where none was drawn."""
+    """Return the log of the weighted sum of e^logits, without hits, and of the target's own 1.
+
+    If ``hits`` is given, examples without any candidate have no term.
+    """
     terms = logits + each
     if hits is not None:
         terms = terms.masked_fill(hits, -math.inf)
@@ -184,9 +228,10 @@ def _weighted_sum(logits: Tensor, own: Any, each: Any, hits: Tensor | None, draw
 
 
 def _checked_log_q(log_q: Tensor, like: Tensor, name: str) -> Tensor:
+    """Check the shape of ``log_q`` against that of ``like``, which messages call ``name``."""
     check_floats(log_q, "log_q", "[B2]" if isinstance(log_q, Tensor) and log_q.dim() == 1 else "[B1, B2]", room=4)
     if log_q.shape not in (like.shape, like.shape[1:]):
         raise ValueError(
-            f"log_q must have the shape of {name}, {shape_of(like)}, or of one row of it, got {shape_of(log_q)}"
+            f"log_q must have the shape of {name}, {shape_of(like)}, or {shape_of(like[0])}; got {shape_of(log_q)}"
         )
     return log_q

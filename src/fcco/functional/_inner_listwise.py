@@ -31,45 +31,52 @@ ListOwnTerm = Literal["exact", "sampled", "bounded"]
 
 
 def check_list_own_term(own_term: str) -> None:
+    """Check the option ``own_term`` of a listwise loss."""
     check_choice(own_term, "own_term", ("exact", "sampled", "bounded"))
 
 
 class Lists(NamedTuple):
-    """What is known of each item and its query: [B] each, or [n] for all items of the population."""
+    """What is known about each item and its query.
+
+    Each tensor has one entry for each item of a batch, shape (B,), or of the population, shape (n,).
+    """
 
     size: Tensor
-    """Items the query has."""
+    """The number of items of the query."""
     relevant: Tensor
-    """Those with a relevance above 0."""
+    """The number of items of the query with a relevance above 0."""
     share: Tensor
-    """How much the item counts in its query: P(y), or its gain over the ideal one."""
+    """How much the item counts in its query: P(y), or its gain divided by the ideal one."""
     number: Tensor
-    """Of the query: 0, 1, ..."""
+    """The number of the query: 0, 1, ..."""
     relevance: Tensor
-    """Of the item itself."""
+    """The relevance of the item."""
 
     def at(self, rows: Tensor) -> Lists:
-        """The same for some items."""
+        """Return the entries of some items."""
         return Lists(*(values[rows] for values in self))
 
 
 class Pairs(NamedTuple):
-    """Items of a batch against each other. Relevant and irrelevant items of a query are two strata."""
+    """All pairs of items i and j of a batch; the relevant and the irrelevant items of a query are two strata."""
 
     above: Tensor
-    """[B, B]: by how much the score of j is above that of i."""
+    """How far the score of j is above that of i, of shape (B, B)."""
     same_query: Tensor
-    """[B, B] of bool."""
+    """Whether both items have the same query, of shape (B, B)."""
     stands_for: Tensor
-    """[B, B]: how many items of i's query j stands for; 0 in other queries, 1 for i itself where that term is exact."""
+    """How many items of i's query j represents, of shape (B, B).
+
+    It is 0 if j belongs to another query, and 1 for i itself if the own term is exact.
+    """
     known: Tensor
-    """[B] of bool: the batch has enough of the query to estimate the item's g."""
+    """Whether the batch has enough of the query to estimate g of the item, of shape (B,)."""
     each: Tensor
-    """[B]: how many items of its own stratum an item stands for."""
+    """How many items of its own stratum an item represents, of shape (B,)."""
     size: Tensor
-    """[B]: items the query has."""
+    """The number of items of the query, of shape (B,)."""
     relevant: Tensor
-    """[B]: relevant ones among them."""
+    """The number of relevant items of the query, of shape (B,)."""
 
 
 def pair_items(
@@ -85,9 +92,10 @@ def pair_items(
 ) -> Pairs:
     """Weigh the pairs of a batch so that it may hold any share of a query's relevant and irrelevant items.
 
-    A stratum that the batch lacks leaves an item without a term if the own term is exact, and is stood for by the other
-    if it is not; unless it does not matter, as relevant items do not to irrelevant ones with ``below_only``. Where
-    nothing is known of the lists, the batch's items are all there are.
+    If the batch has no item of one stratum, an item has no term with an exact own term. Otherwise the items of the
+    other stratum represent the whole query. Strata that do not matter are exempt: with ``below_only``, relevant items
+    do not matter to irrelevant ones. If nothing is known about the lists, the items of the batch are taken as the whole
+    lists.
     """
     scores = at_least_float32(scores)
     is_relevant = relevance > 0
@@ -97,9 +105,9 @@ def pair_items(
         size, relevant, rows = _per_query(torch.ones_like(query), query), _per_query(is_relevant, query), None
     else:
         size, relevant = lists.size, lists.relevant
-    # An item is one of its stratum at least, whatever was said of the population.
+    # A stratum has at least the item itself, whatever the description of the population says.
     own_size = torch.where(is_relevant, relevant, size - relevant).clamp(min=1)
-    # Where all pairs are there, counting them is cheaper than sorting.
+    # If all pairs exist, counting them is cheaper than sorting.
     if own is None:
         in_stratum = alike.sum(1)
     else:
@@ -135,15 +143,19 @@ def pair_items(
 
 
 def _bounded(alike: Tensor, copies: Tensor, stands_for: Tensor, each: Tensor) -> tuple[Tensor, Tensor]:
-    """How many items of its stratum an item stands for, and each of the others does: [B] both.
+    """How many items of its stratum the own item represents, and each of the others; both of shape (B,).
 
-    The own item stands for 2 less the share of the stratum that the batch has: for 1, exactly, where that is all of it,
-    and never for 2. Where there are no others, it stands for all.
+    The own item represents 2 minus the share of the stratum that is in the batch. This is exactly 1 if the whole
+    stratum is in the batch, and always less than 2. If there are no others, the own item represents all.
 
-    Args:
-        alike, copies: [B, B], of the item's stratum, and the item itself.
-        stands_for: [B], how many items all of them stand for.
-        each: [B], how many each would if they stood for equally many, 1 over the share.
+    Parameters
+    ----------
+    alike, copies : Tensor of bool of shape (B, B)
+        The items of the own stratum, and the own item itself.
+    stands_for : Tensor of shape (B,)
+        How many items all of them represent together.
+    each : Tensor of shape (B,)
+        How many items each would represent if all had the same weight, which is 1 over the share.
     """
     others = alike.sum(1) - copies.sum(1)
     own = torch.where(others > 0, 2 - 1 / each.clamp(min=1), stands_for.to(each.dtype))
@@ -151,12 +163,13 @@ def _bounded(alike: Tensor, copies: Tensor, stands_for: Tensor, each: Tensor) ->
 
 
 def _per_query(values: Tensor, query: Tensor) -> Tensor:
-    """[B]: the sum of whole numbers over the batch's items of the same query."""
+    """Return the sum of integers over the batch's items of the same query, of shape (B,)."""
     slot = number_distinct(query)
     return torch.zeros_like(slot).index_add(0, slot, values.to(slot.dtype))[slot]
 
 
 def _check(scores: Tensor, relevance: Tensor, query: Tensor, own_term: str, *, signed: bool) -> None:
+    """Check the arguments of a listwise estimate."""
     check_list_own_term(own_term)
     check_floats(scores, "scores", "[B]", room=4)
     check_relevance(relevance, scores, "scores", signed=signed)
@@ -164,24 +177,30 @@ def _check(scores: Tensor, relevance: Tensor, query: Tensor, own_term: str, *, s
 
 
 def _all_items(pairs: Pairs) -> Tensor:
-    """[B]: weights of items that are all visited equally often: a query's add up to what the batch has of it."""
+    """Return the weights of items that are all visited equally often, of shape (B,).
+
+    The weights of a query add up to the share of the query that is in the batch.
+    """
     return pairs.each * pairs.same_query.sum(1) / pairs.size * pairs.known
 
 
 def _relevant_items(pairs: Pairs, relevance: Tensor, own: int | None) -> Tensor:
-    """[B]: 1 for relevant items that can be estimated, all of which are visited equally often."""
+    """Return 1 for relevant items with an estimate, of shape (B,), if all relevant items are visited equally often."""
     return (own_part(relevance > 0, own) & pairs.known).to(pairs.above.dtype)
 
 
 def _queries(item: Tensor, size: Tensor) -> Tensor:
-    """How many queries the batch stands for: it has the fraction Σ item / size of each.
+    """How many queries the batch represents: it contains the fraction Σ item / size of each.
 
     The mean over queries of the sum of share * f is then estimated by a ratio of two unbiased estimates, the sum over
-    queries and their number, so biased by what the number varies.
+    queries and their number. The ratio is biased by the variation of the number.
 
-    Args:
-        item: [B], how much an item counts, 0 if it has no term.
-        size: [B], items with a term that the query has.
+    Parameters
+    ----------
+    item : Tensor of shape (B,)
+        How much an item counts; 0 if it has no term.
+    size : Tensor of shape (B,)
+        The number of items of the query that have a term.
     """
     return torch.where(item > 0, item / size, 0.0).sum()
 
@@ -197,22 +216,38 @@ def list_net_inner(
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
-    r"""log g of ListNet for the items with P(y) > 0.
+    r"""Estimate log g of ListNet for the items with P(y) > 0.
 
     .. math:: g_i = \sum_{j \in q_i} e^{h_j - h_i}
 
-    Args:
-        scores: h, [B].
-        relevance: y, [B].
-        query: [B] of integers.
-        lists: what is known of the items' queries, [B + R] each; None: the batch has them whole.
-        target: "proportional" or "softmax", what P(y) is.
-        own_term: "exact", "sampled" or "bounded".
-        rows: [B + R], which item each is, if one may stand twice.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
+    Parameters
+    ----------
+    scores : Tensor of shape (B,)
+        The scores h.
+    relevance : Tensor of shape (B,)
+        The relevances y.
+    query : Tensor of shape (B,)
+        The query of each item, an integer.
+    lists : Lists or None, default None
+        What is known about the items' queries, each tensor of shape (B + R,). By default, the batch contains whole
+        lists.
+    target : {"proportional", "softmax"}, default "proportional"
+        How relevances become probabilities P(y).
+    own_term : {"exact", "sampled", "bounded"}, default "exact"
+        How to weigh the own term; see :class:`fcco.losses.NDCGLoss`.
+    rows : Tensor of shape (B + R,) or None, default None
+        The row of each item, needed if an item may appear more than once.
+    rivals : sequence of Tensors of shape (R,) or None, default None
+        The same columns for R further rivals. No estimates are made for them.
 
-    Returns:
-        inner [B], weight [B].
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B,), which is log g, and ``weight`` of shape (B,).
+
+    See Also
+    --------
+    fcco.losses.ListNetLoss : The loss that uses this estimate.
     """
     softmax = target == "softmax"
     (scores, relevance, query), own = join((scores, relevance, query), rivals)
@@ -230,6 +265,7 @@ def list_net_inner(
 
 
 def _log_sum(pairs: Pairs, where: Tensor) -> Tensor:
+    """Return the log of the weighted sum of e^(h_j - h_i) over the pairs where ``where`` is True."""
     return masked_logsumexp(pairs.above + pairs.stands_for.log(), where)
 
 
@@ -243,21 +279,36 @@ def list_mle_inner(
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
-    r"""log g of ListMLE.
+    r"""Estimate log g of ListMLE.
 
     .. math:: g_i = \sum_{j \in q_i, y_j \le y_i} e^{h_j - h_i}
 
-    Args:
-        scores: h, [B].
-        relevance: y, [B].
-        query: [B] of integers.
-        lists: what is known of the items' queries, [B + R] each; None: the batch has them whole.
-        own_term: "exact", "sampled" or "bounded".
-        rows: [B + R], which item each is, if one may stand twice.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
+    Parameters
+    ----------
+    scores : Tensor of shape (B,)
+        The scores h.
+    relevance : Tensor of shape (B,)
+        The relevances y.
+    query : Tensor of shape (B,)
+        The query of each item, an integer.
+    lists : Lists or None, default None
+        What is known about the items' queries, each tensor of shape (B + R,). By default, the batch contains whole
+        lists.
+    own_term : {"exact", "sampled", "bounded"}, default "exact"
+        How to weigh the own term; see :class:`fcco.losses.NDCGLoss`.
+    rows : Tensor of shape (B + R,) or None, default None
+        The row of each item, needed if an item may appear more than once.
+    rivals : sequence of Tensors of shape (R,) or None, default None
+        The same columns for R further rivals. No estimates are made for them.
 
-    Returns:
-        inner [B], weight [B].
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B,), which is log g, and ``weight`` of shape (B,).
+
+    See Also
+    --------
+    fcco.losses.ListMLELoss : The loss that uses this estimate.
     """
     (scores, relevance, query), own = join((scores, relevance, query), rivals)
     _check(scores, relevance, query, own_term, signed=True)
@@ -279,25 +330,45 @@ def ndcg_inner(
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
-    r"""A smooth rank of the relevant items (its log where ℓ is exp), and their gains as weights.
+    r"""Estimate a smooth rank of the relevant items, with their gains as weights.
 
     .. math:: r_i = 1 + \sum_{j \in q_i, j \ne i} \ell(h_j - h_i)
 
-    Args:
-        scores: h, [B].
-        relevance: y, [B], not negative.
-        query: [B] of integers.
-        surrogate: ℓ, a name or an elementwise function; see :func:`fcco.functional.ndcg_loss`.
-        margin: of the hinges.
-        lists: what is known of the items' queries, [B + R] each; None: the batch has them whole.
-        k: length of the top that counts.
-        own_term: "exact", "sampled" or "bounded"; the own term is 1 in any case, and stands for some of the others' in
-            the last two.
-        rows: [B + R], which item each is, if one may stand twice.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
+    The estimate is of log r if ℓ is exp.
 
-    Returns:
-        inner [B], weight [B].
+    Parameters
+    ----------
+    scores : Tensor of shape (B,)
+        The scores h.
+    relevance : Tensor of shape (B,)
+        The relevances y, at least 0.
+    query : Tensor of shape (B,)
+        The query of each item, an integer.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ, a name or an elementwise function; see :func:`fcco.functional.ndcg_loss`.
+    margin : float, default 1.0
+        The margin of the hinges.
+    lists : Lists or None, default None
+        What is known about the items' queries, each tensor of shape (B + R,). By default, the batch contains whole
+        lists.
+    k : int or None, default None
+        How many places at the top count; all by default.
+    own_term : {"exact", "sampled", "bounded"}, default "exact"
+        How to weigh the own term; see :class:`fcco.losses.NDCGLoss`. The own term is always 1. With "sampled" and
+        "bounded" it also represents the terms of some other items.
+    rows : Tensor of shape (B + R,) or None, default None
+        The row of each item, needed if an item may appear more than once.
+    rivals : sequence of Tensors of shape (R,) or None, default None
+        The same columns for R further rivals. No estimates are made for them.
+
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B,) and ``weight`` of shape (B,).
+
+    See Also
+    --------
+    fcco.losses.NDCGLoss : The loss that uses this estimate.
     """
     (scores, relevance, query), own = join((scores, relevance, query), rivals)
     _check(scores, relevance, query, own_term, signed=False)

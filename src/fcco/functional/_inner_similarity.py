@@ -43,25 +43,42 @@ def nca_inner(
     rivals: Sequence[Tensor] | None = None,
     needs_mate: bool = False,
 ) -> Estimate:
-    r"""log g of neighbourhood components analysis.
+    r"""Estimate the logarithms of the inner values of neighbourhood components analysis.
 
     .. math:: g_{i1} = \sum_{j \ne i, y_j = y_i} e^{-|z_i - z_j|^2}, \qquad g_{i2} = \sum_{j \ne i} e^{-|z_i - z_j|^2}
 
-    Args:
-        embeddings: z, [B, d].
-        labels: y, [B] of integers.
-        n: size of the population; None: the batch is all there is.
-        class_sizes: [C], members of class c in the population; labels are then 0 ... C - 1. If given, mates and
-            strangers are weighed apart. Where the batch has all classes, each is weighed by its size, and the batch may
-            hold any share of each; else its strangers stand alike for those of the population. If None the batch is
-            taken as drawn at random from all.
-        rows: [B + R], which example each is, if one may stand twice.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
-        needs_mate: i has no term where g_1 would be 0.
+    The *mates* of example i are the other examples of its class. Its *strangers* are the examples of other classes.
 
-    Returns:
-        inner [B, 2], weight [B]. g_1 = 0 (-inf) where no other member of the class is in the batch and the class sizes
-        are not given; where they are, i then has no term, unless it is alone in its class.
+    Parameters
+    ----------
+    embeddings : Tensor of shape (B, d)
+        The embeddings z.
+    labels : Tensor of shape (B,)
+        The classes y, integers.
+    n : int or None, default None
+        The size of the population. By default, the batch is the whole population.
+    class_sizes : Tensor of shape (C,) or None, default None
+        The number of members of each class in the population; labels are then 0 ... C - 1. If given, mates and
+        strangers are weighed separately. If the batch has all classes, each class is weighed by its size, and the batch
+        may hold any share of each. Otherwise the strangers in the batch have equal weights and represent those of the
+        population. If None, the batch is taken as a random sample of the population.
+    rows : Tensor of shape (B + R,) or None, default None
+        The row of each example, needed if an example may appear more than once.
+    rivals : sequence of Tensors or None, default None
+        The same columns for R further rivals. No estimates are made for them.
+    needs_mate : bool, default False
+        Whether an example has no term if its g_1 would be 0.
+
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B, 2), which is log g, and ``weight`` of shape (B,). If the batch has no mate of an example,
+        the result depends on the class sizes. Without them, g_1 = 0 (-inf in ``inner``). With them, the example has no
+        term unless it is alone in its class.
+
+    See Also
+    --------
+    fcco.losses.NCALoss : The loss that uses this estimate.
     """
     (embeddings, labels), own = join((embeddings, labels), rivals)
     check_floats(embeddings, "embeddings", "[B, d]")
@@ -78,6 +95,7 @@ def nca_inner(
 
 
 def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, own: int | None) -> tuple[Tensor, Tensor]:
+    """Estimate log g from a batch that is a random sample of the population; also return which estimates are valid."""
     others = ~copies
     mates = same(labels, own) & others
     everyone, counts = torch.ones_like(labels, dtype=torch.bool), copies.sum(1)
@@ -89,9 +107,10 @@ def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, own: int 
 def _by_class(
     logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor, own: int | None
 ) -> tuple[Tensor, Tensor]:
+    """Estimate log g with mates and strangers weighed separately; also return which estimates are valid."""
     outside = (labels < 0) | (labels >= len(class_sizes))
-    refuse_where("labels", labels, outside, f"outside the classes 0 to {len(class_sizes) - 1}")
-    # What does not raise at once must not be looked up either.
+    refuse_where("labels", labels, outside, f"in [0, {len(class_sizes)})")
+    # If the check is asynchronous, an invalid label must not be used as an index before it fails.
     labels = labels.long().clamp(0, len(class_sizes) - 1)
     sizes = class_sizes.to(logits.dtype)
     alike, counts = same(labels, own), copies.sum(1)
@@ -111,7 +130,10 @@ def _by_class(
 
 
 def squared_distances(embeddings: Tensor, own: int | None = None) -> Tensor:
-    """[B, B] of |z_i - z_j|². Centred first, so that the product loses no digits to a common offset."""
+    """Return |z_i - z_j|² for all pairs, of shape (B, B).
+
+    The embeddings are centred first, so that the matrix product loses no digits to a common offset.
+    """
     z = embeddings - embeddings.detach().mean(0)
     norm = z.square().sum(1)
     check_squares(norm)
@@ -131,24 +153,42 @@ def contrastive_inner(
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
-    r"""log g of the global contrastive loss, with ``first`` and with ``second`` as anchors.
+    r"""Estimate log g of the global contrastive loss, with ``first`` and with ``second`` as anchors.
 
     .. math:: g_i = \text{mean over the candidates } c \text{ of } e^{(s(a_i, c) - s(a_i, b_i)) / \tau}
 
-    Args:
-        first: [B, d], one view (or kind) of each example.
-        second: [B, d], the other.
-        temperature: τ.
-        mode: "two_views": candidates are both views of all others; "cross_modal": only the other kind.
-        include_positive: the positive pair is a candidate too.
-        n: size of the population; None: the batch is all there is.
-        own_term: of the positive pair, if it is included: "exact", one candidate beside all others of the population,
-            or "sampled", one beside those of the batch.
-        rows: [B + R], which example each is, if one may stand twice.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
+    Parameters
+    ----------
+    first : Tensor of shape (B, d)
+        One view, or modality, of each example.
+    second : Tensor of shape (B, d)
+        The other view or modality.
+    temperature : float
+        The temperature τ.
+    mode : {"two_views", "cross_modal"}
+        With "two_views", the candidates are both views of all other examples. With "cross_modal", they are only those
+        of the other modality.
+    include_positive : bool
+        Whether the positive pair is also a candidate.
+    n : int or None, default None
+        The size of the population. By default, the batch is the whole population.
+    own_term : {"exact", "sampled"}, default "exact"
+        How to weigh the positive pair, if it is included. With "exact" it is one candidate next to all others of the
+        population. With "sampled" it is one next to those of the batch.
+    rows : Tensor of shape (B + R,) or None, default None
+        The row of each example, needed if an example may appear more than once.
+    rivals : sequence of Tensors of shape (R, d) or None, default None
+        The same columns for R further rivals. No estimates are made for them.
 
-    Returns:
-        inner [B, 2], weight [B]. Without any other example in the batch there is no term.
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B, 2), which is log g, and ``weight`` of shape (B,). An example has no term if the batch has
+        no other example.
+
+    See Also
+    --------
+    fcco.losses.ContrastiveLoss : The loss that uses this estimate.
     """
     check_own_term(own_term)
     (first, second), own = join((first, second), rivals)
@@ -175,7 +215,7 @@ def contrastive_inner(
 
 
 def _directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as rows of unit length, in float32 at least."""
+    """Check both tensors; return their vectors scaled to unit length, in float32 at least."""
     check_floats(first, "first", "[B, d]")
     check_floats(second, "second", "[B, d]")
     check_same(second, "second", first, "first")

@@ -37,27 +37,43 @@ def cox_inner(
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
 ) -> Estimate:
-    r"""log g of the partial likelihood for the events of a batch.
+    r"""Estimate log g of the partial likelihood for the events of a batch.
 
     .. math:: g_i = \sum_{j : T_j \ge T_i} e^{h_j - h_i}
 
-    With the own term exact, an event has no term where the batch has nobody else to stand for the rest of the
-    population, be it of the events or of the censored. With the own term sampled, a stratum that the batch lacks is
-    stood for by the other.
+    With an exact own term, an event has no term if the batch has no other example to represent the rest of a stratum,
+    be it the events or the censored examples. With a sampled own term, if the batch has no example of one stratum, the
+    other stratum represents both.
 
-    Args:
-        risk: h, [B].
-        time: T, [B].
-        event: [B], 1 where the event was seen.
-        n: size of the population; None: the batch is all there is.
-        n_events: events in it. If given, events and censored examples are weighed apart, and the batch may hold any
-            share of each; if None the batch is taken as drawn at random from all.
-        own_term: "exact" or "sampled".
-        rows: [B + R], which example each is, if one may stand twice.
-        rivals: the same columns of further examples, [R] each, which no estimates are made of.
+    Parameters
+    ----------
+    risk : Tensor of shape (B,)
+        The log-hazards h.
+    time : Tensor of shape (B,)
+        The times T.
+    event : Tensor of shape (B,)
+        1 if the event was observed, 0 if the example is censored.
+    n : int or None, default None
+        The size of the population. By default, the batch is the whole population.
+    n_events : int or None, default None
+        The number of events in the population. If given, events and censored examples are weighed separately, and the
+        batch may hold any share of each. If None, the batch is taken as a random sample of the population.
+    own_term : {"exact", "sampled"}, default "sampled"
+        "exact" counts the own term once, which is unbiased. "sampled" weighs it like the other terms of the batch,
+        which has less variance.
+    rows : Tensor of shape (B + R,) or None, default None
+        The row of each example, needed if an example may appear more than once.
+    rivals : sequence of Tensors of shape (R,) or None, default None
+        The same columns for R further rivals. No estimates are made for them.
 
-    Returns:
-        inner [B], weight [B].
+    Returns
+    -------
+    Estimate
+        ``inner`` of shape (B,), which is log g, and ``weight`` of shape (B,).
+
+    See Also
+    --------
+    fcco.losses.CoxLoss : The loss that uses this estimate.
     """
     check_own_term(own_term)
     (risk, time, event), own = join((risk, time, event), rivals)
@@ -69,10 +85,10 @@ def cox_inner(
     theirs, mine = against(time, own)
     at_risk = theirs >= mine
     if own_term == "sampled":
-        stands_for, known = _all_alike(strata, risk), own_part(seen, own)
+        stands_for, known = _weigh_alike(strata, risk), own_part(seen, own)
     else:
         copies = copies_of(rows, risk, own)
-        stands_for, known = _apart(strata, copies.sum(1), risk)
+        stands_for, known = _weigh_own_apart(strata, copies.sum(1), risk)
         stands_for = torch.where(copies, diagonal(risk, own), stands_for)
         known = known & own_part(seen, own)
     logits = above(risk, own) + stands_for.log()
@@ -80,25 +96,36 @@ def cox_inner(
 
 
 def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -> tuple[Tensor, Tensor]:
-    r"""log of the sum over each of several nested risk sets, as far as the batch knows.
+    r"""Estimate the logarithms of the sums over several nested risk sets.
 
     .. math:: G_k = \sum_{j : s_j > k} c_j e^{h_j}
 
-    Args:
-        risk: h, [B].
-        stands_for: c, [B], how many of the population each stands for.
-        sets: s, [B], of 0 ... K: how many of the sets, from the first on, each belongs to.
-        n_sets: K.
+    Parameters
+    ----------
+    risk : Tensor of shape (B,)
+        The log-hazards h.
+    stands_for : Tensor of shape (B,)
+        How many examples c of the population each example represents.
+    sets : Tensor of shape (B,)
+        How many of the sets s, counted from the first, each example belongs to, in 0 ... K.
+    n_sets : int
+        The number of sets K.
 
-    Returns:
-        log G, [K], -inf for a set that nobody of the batch belongs to; and how many do, [K].
+    Returns
+    -------
+    log_sums : Tensor of shape (K,)
+        log G, which is -inf for a set without members in the batch.
+    members : Tensor of shape (K,)
+        The number of members of each set in the batch.
 
+    Examples
+    --------
     >>> log_sums, members = risk_set_sums(torch.zeros(3), torch.ones(3), torch.tensor([1, 0, 3]), 3)
     >>> log_sums.exp(), members
     (tensor([2., 1., 1.]), tensor([2, 1, 1]))
     """
     longest_first = sets.argsort(descending=True, stable=True)
-    # Of one that stands for nobody next to nothing is left, rather than -inf, which has no gradient.
+    # An example that represents nobody gets a tiny weight, because the -inf of a zero weight has no gradient.
     log_terms = risk + stands_for.clamp(min=torch.finfo(risk.dtype).tiny).log()
     sums = log_terms[longest_first].logcumsumexp(0)
     members = len(sets) - torch.searchsorted(
@@ -108,22 +135,26 @@ def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -
 
 
 def _strata(seen: Tensor, n: int, n_events: int | None) -> list[tuple[Tensor, int]]:
-    """Members in the batch and size in the population, that of the events first."""
+    """Return the members in the batch and the size in the population of each stratum, that of the events first."""
     if n_events is None:
         return [(torch.ones_like(seen), n)]
     return [(seen, n_events), (~seen, n - n_events)]
 
 
-def _all_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
-    """[B]: what each stands for; what the batch lacks is stood for by what it has."""
+def _weigh_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
+    """Return what each example represents, of shape (B,); strata in the batch also represent those it lacks."""
     stands_for = torch.zeros_like(like)
     for member, size in strata:
         stands_for = torch.where(member, stratum_weight(member, size, like), stands_for)
     return stands_for * (sum(size for _, size in strata) / stands_for.sum().clamp(min=1))
 
 
-def _apart(strata: list[tuple[Tensor, int]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, B]: what j stands for in the risk set of an event i, other than j = i; [B]: whether there is enough of it."""
+def _weigh_own_apart(strata: list[tuple[Tensor, int]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Weigh events and censored examples apart from the own term.
+
+    Returns what j represents in the risk set of event i for j != i, of shape (B, B), and whether the batch has enough
+    examples to represent the population, of shape (B,).
+    """
     stands_for, known = torch.zeros_like(like), torch.ones_like(copies, dtype=torch.bool)
     for place, (member, size) in enumerate(strata):
         of_own_stratum = copies if place == 0 else None

@@ -1,4 +1,4 @@
-"""Likelihoods with a sum over a large set: latent variables, and softmax over many classes."""
+"""Exact likelihoods with a sum over a large set: latent-variable models and softmax over many classes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,45 @@ from fcco.functional._tensors import at_least_float32, mean
 
 
 def latent_variable_loss(log_likelihood: Tensor, log_weight: Tensor) -> Tensor:
-    r"""Negative log-likelihood of a model that first draws a latent z (retrieves), then y given z (predicts).
+    r"""Negative log-likelihood of a model that first draws a latent z (retrieves), and then y given z (predicts).
 
     .. math:: F = \frac 1 n \sum_i \Bigl( -\log \sum_z p(y_i | z, x_i) e^{w_{iz}} + \log \sum_z e^{w_{iz}} \Bigr)
 
-    where Pr(z | x_i) is the softmax of w_i = E(x_i)·E(z).
+    The probability Pr(z | x_i) is the softmax of w_i = E(x_i)·E(z).
 
-    Args:
-        log_likelihood: log p(y_i | z, x_i), [n, Z]; -inf where it is 0.
-        log_weight: w, [n, Z]; -inf for a z that example i cannot have.
+    Parameters
+    ----------
+    log_likelihood : Tensor of shape (n, Z)
+        log p(y_i | z, x_i), which is -inf where the likelihood is 0.
+    log_weight : Tensor of shape (n, Z)
+        The weights w. Use -inf for a z that is impossible for example i.
 
-    Raises:
-        ValueError: a row without any probability; shapes or values that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``log_likelihood``.
 
+    Raises
+    ------
+    ValueError
+        If all probabilities of an example are 0, or if a shape or a value is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
+
+    See Also
+    --------
+    fcco.losses.LatentVariableLoss : The same objective, estimated from sampled z.
+
+    References
+    ----------
+    .. [1] Guu et al., *Retrieval Augmented Language Model Pre-Training*, ICML 2020.
+
+    Examples
+    --------
     >>> import torch
     >>> log_likelihood = torch.tensor([[0.5, 0.25]]).log()
     >>> latent_variable_loss(log_likelihood, torch.zeros(1, 2))  # -log((1/2 + 1/4) / 2)
     tensor(0.9808)
-
-    Reference: Guu et al., *Retrieval Augmented Language Model Pre-Training*, ICML 2020.
     """
     check_floats(log_likelihood, "log_likelihood", "[n, Z]", zero_weight=True, room=4)
     check_floats(log_weight, "log_weight", "[n, Z]", zero_weight=True, room=4)
@@ -36,7 +55,7 @@ def latent_variable_loss(log_likelihood: Tensor, log_weight: Tensor) -> Tensor:
     check_some_weight(log_weight, "log_weight")
     check_some_weight(at_least_float32(log_likelihood) + at_least_float32(log_weight), "log_likelihood + log_weight")
     weight = at_least_float32(log_weight)
-    # The largest weight of a row cancels; taken off first, it takes no digits with it.
+    # The largest weight of an example cancels. Subtracting it first avoids a loss of digits.
     weight = weight - weight.detach().amax(1, keepdim=True)
     joint = at_least_float32(log_likelihood) + weight
     return as_value(mean(weight.logsumexp(1) - joint.logsumexp(1)), log_likelihood, "log_likelihood")
@@ -47,25 +66,46 @@ def softmax_loss(target_logit: Tensor, logits: Tensor) -> Tensor:
 
     .. math:: F = \frac 1 n \sum_i \log \sum_c e^{s_{ic} - t_i}
 
-    Args:
-        target_logit: t, [n].
-        logits: s, [n, C], the target's among them; -inf for a class that is not to be had.
+    Parameters
+    ----------
+    target_logit : Tensor of shape (n,)
+        The logits t of the targets.
+    logits : Tensor of shape (n, C)
+        The logits s of all classes, including the target. Use -inf for a class that is impossible.
 
-    Raises:
-        ValueError: shapes or values that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``logits``.
 
+    Raises
+    ------
+    ValueError
+        If a shape or a value is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
+
+    See Also
+    --------
+    fcco.losses.SoftmaxLoss : The same objective, estimated from sampled classes.
+
+    References
+    ----------
+    .. [1] Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022.
+
+    Examples
+    --------
     >>> import torch
     >>> softmax_loss(torch.tensor([0.0]), torch.zeros(1, 4))  # log 4
     tensor(1.3863)
-
-    Reference: Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022.
     """
     check_floats(target_logit, "target_logit", room=4)
     check_floats(logits, "logits", "[n, C]", zero_weight=True, room=4)
     check_per_example(target_logit, "target_logit", logits, "logits")
     if target_logit.dtype != logits.dtype:
-        raise TypeError(f"target_logit is of {target_logit.dtype}, logits of {logits.dtype}: they must agree")
+        raise TypeError(
+            f"target_logit and logits must have the same dtype; got {target_logit.dtype} and {logits.dtype}"
+        )
     check_some_weight(logits, "logits")
     above = at_least_float32(logits) - at_least_float32(target_logit).unsqueeze(1)
     return as_value(mean(above.logsumexp(1)), logits, "logits")

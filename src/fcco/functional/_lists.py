@@ -1,4 +1,4 @@
-"""Items in lists (of queries, or one list of all): sums over those at or below an item, and padded layouts."""
+"""Items in lists (one list per query, or one list of all items): cumulative sums and padded layouts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from fcco.functional._tensors import widen
 
 
 def padded_blocks(order: Tensor, sizes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Lists as rows of matrices, those of similar size together, so that padding at most doubles the number of items.
+    """Arrange lists as rows of matrices.
 
-    Args:
-        order: [n], positions of the items, the first list's first.
-        sizes: [Q], how many items each list has, at least 1.
+    Lists of similar size share a matrix, so that padding at most doubles the number of items.
 
-    Yields:
-        ``(items, valid)``, [q, size] each: positions of the items of some of the lists, and which are not padding.
+    Parameters
+    ----------
+    order : Tensor of shape (n,)
+        The positions of the items, list after list.
+    sizes : Tensor of shape (Q,)
+        The number of items in each list, at least 1.
 
+    Yields
+    ------
+    items : Tensor of shape (q, size)
+        The positions of the items of some of the lists.
+    valid : Tensor of bool of shape (q, size)
+        False for padding.
+
+    Examples
+    --------
     >>> for items, valid in padded_blocks(torch.tensor([4, 3, 2, 1, 0]), torch.tensor([2, 1, 2])):
     ...     print(items.tolist(), valid.tolist())
     [[2]] [[True]]
@@ -36,22 +47,34 @@ def padded_blocks(order: Tensor, sizes: Tensor) -> Iterator[tuple[Tensor, Tensor
 
 
 def cumulative_logsumexp(values: Tensor, lists: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
-    r"""log of the sum of e^values over the items of the same list whose rank is at most the own one.
+    r"""For every item, log-sum-exp over the items of the same list whose rank is at most its own.
 
     .. math:: c_i = \log \sum_{j : q_j = q_i, r_j \le r_i} e^{x_j}
 
-    Every list is scanned by itself: a scan over all items that subtracts what came before a list would lose every
-    digit of a list that lies below the one before it.
+    Parameters
+    ----------
+    values : Tensor of shape (n,)
+        The values x.
+    lists : Tensor of shape (n,)
+        The list q of each item, numbered 0 ... Q - 1 without gaps.
+    rank : Tensor of shape (n,)
+        The rank r of each item, an integer of at least 0.
 
-    Args:
-        values: x, [n].
-        lists: q, [n] of 0 ... Q - 1, none missing.
-        rank: r, [n] of integers from 0.
+    Returns
+    -------
+    totals : Tensor of shape (R,)
+        The value of c for each run, sorted by list and then by rank. A run is the set of items with the same list and
+        rank.
+    run : Tensor of shape (n,)
+        The run of each item, so that c is ``totals[run]``.
 
-    Returns:
-        ``(totals, run)``: items with the same list and rank form a run; totals [R] has c once for each run, sorted by
-        list, then rank, and run [n] says which run an item is in: c is ``totals[run]``.
+    Notes
+    -----
+    Every list is scanned separately. A single scan over all items would have to subtract everything that comes before a
+    list, and would lose all digits of a list whose values lie far below those of the previous one.
 
+    Examples
+    --------
     >>> totals, run = cumulative_logsumexp(torch.zeros(3), torch.tensor([0, 0, 0]), torch.tensor([5, 2, 5]))
     >>> totals[run].exp()
     tensor([3., 1., 3.])
@@ -60,7 +83,7 @@ def cumulative_logsumexp(values: Tensor, lists: Tensor, rank: Tensor) -> tuple[T
     order = run.argsort(stable=True)
     scans, positions = [], []
     for items, valid in padded_blocks(order, lists.bincount()):
-        # Padding stands behind the items, where the scan has already passed.
+        # Padding comes after the items, so it does not enter their sums.
         scans.append(values[items].masked_fill(~valid, -math.inf).logcumsumexp(1)[valid])
         positions.append(items[valid])
     scan = torch.zeros_like(values).index_copy(0, torch.cat(positions), torch.cat(scans))

@@ -1,4 +1,4 @@
-"""Objectives of learning to rank, over the items of each query: ListNet, ListMLE, NDCG."""
+"""Exact objectives of learning to rank over the items of each query: ListNet, ListMLE, NDCG."""
 
 from __future__ import annotations
 
@@ -28,22 +28,44 @@ def list_net_loss(scores: Tensor, relevance: Tensor, query: Tensor, *, target: s
 
     .. math:: F = \frac{1}{Q} \sum_q \sum_{i \in q} P(y_i) \log \sum_{j \in q} e^{h_j - h_i}
 
-    Args:
-        scores: h, [n].
-        relevance: y, [n].
-        query: [n] of integers, which query an item belongs to.
-        target: "proportional", P(y_i) = y_i / Σ_q y for y ≥ 0, or "softmax", P(y_i) = e^{y_i} / Σ_q e^y. With
-            "proportional" a query without relevant items is not counted; if there is no other the loss is 0.
+    Parameters
+    ----------
+    scores : Tensor of shape (n,)
+        The scores h.
+    relevance : Tensor of shape (n,)
+        The relevances y.
+    query : Tensor of shape (n,)
+        The query of each item, an integer.
+    target : {"proportional", "softmax"}, default "proportional"
+        How relevances become probabilities. "proportional" is P(y_i) = y_i / Σ_q y and requires y ≥ 0. "softmax" is
+        P(y_i) = e^{y_i} / Σ_q e^y. With "proportional", queries without relevant items are not counted; the loss is 0
+        if there are no other queries.
 
-    Raises:
-        ValueError: a negative relevance with "proportional"; shapes or values that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``scores``.
 
+    Raises
+    ------
+    ValueError
+        If a relevance is negative with "proportional", or if a shape or a value is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
+
+    See Also
+    --------
+    fcco.losses.ListNetLoss : The same objective, estimated from mini-batches.
+
+    References
+    ----------
+    .. [1] Cao et al., *Learning to Rank: From Pairwise Approach to Listwise Approach*, ICML 2007.
+
+    Examples
+    --------
     >>> scores, query = torch.tensor([0.0, 0.0, 3.0]), torch.tensor([7, 7, 9])
     >>> list_net_loss(scores, torch.tensor([1.0, 0.0, 2.0]), query)  # (log 2 + log 1) / 2
     tensor(0.3466)
-
-    Reference: Cao et al., *Learning to Rank: From Pairwise Approach to Listwise Approach*, ICML 2007.
     """
     check_floats(scores, "scores", room=4)
     check_choice(target, "target", ("proportional", "softmax"))
@@ -57,35 +79,60 @@ def list_net_loss(scores: Tensor, relevance: Tensor, query: Tensor, *, target: s
 
 
 def relevance_share(relevance: Tensor, lists: Tensor, count: int, target: str) -> Tensor:
-    """[n]: P(y) of each item in its list; 0 where nothing in the list is relevant."""
+    """Return P(y) of each item in its list, of shape (n,); 0 if nothing in the list is relevant."""
     y = widen(relevance)
     peak = y.new_full((count,), -math.inf).scatter_reduce(0, lists, y, "amax")[lists]
-    # The largest comes off first: sums may overflow, and beside a large exponent the logarithm of a sum is lost.
+    # The largest value is removed first. Otherwise sums could overflow, and the logarithm of a sum would be lost next
+    # to a large exponent.
     y = (y - peak).exp() if target == "softmax" else y / torch.where(peak > 0, peak, 1.0)
     total = y.new_zeros(count).index_add(0, lists, y)[lists]
     return y / torch.where(total > 0, total, 1.0)
 
 
 def list_mle_loss(scores: Tensor, relevance: Tensor, query: Tensor) -> Tensor:
-    r"""Likelihood of drawing each query's items in the order of their relevance, Plackett and Luce's model.
+    r"""Negative log-likelihood of drawing each query's items in the order of their relevance (Plackett-Luce model).
 
     .. math:: F = \frac{1}{n} \sum_i \log \sum_{j \in q_i, y_j \le y_i} e^{h_j - h_i}
 
-    Items of equal relevance stand in each other's sums. O(n log n), exact for scores of any size.
+    Items of equal relevance appear in each other's sums.
 
-    Args:
-        scores: h, [n].
-        relevance: y, [n]; only its order within a query matters.
-        query: [n] of integers, which query an item belongs to.
+    Parameters
+    ----------
+    scores : Tensor of shape (n,)
+        The scores h.
+    relevance : Tensor of shape (n,)
+        The relevances y. Only their order within a query matters.
+    query : Tensor of shape (n,)
+        The query of each item, an integer.
 
-    Raises:
-        ValueError: shapes or values that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``scores``.
 
+    Raises
+    ------
+    ValueError
+        If a shape or a value is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
+
+    See Also
+    --------
+    fcco.losses.ListMLELoss : The same objective, estimated from mini-batches.
+
+    Notes
+    -----
+    The cost is O(n log n). The result is accurate for scores of any size.
+
+    References
+    ----------
+    .. [1] Xia et al., *Listwise Approach to Learning to Rank: Theory and Algorithm*, ICML 2008.
+
+    Examples
+    --------
     >>> list_mle_loss(torch.zeros(3), torch.tensor([2, 1, 0]), torch.tensor([5, 5, 5]))  # (log 3 + log 2) / 3
     tensor(0.5973)
-
-    Reference: Xia et al., *Listwise Approach to Learning to Rank: Theory and Algorithm*, ICML 2008.
     """
     check_floats(scores, "scores", room=4)
     check_relevance(relevance, scores, "scores", signed=True)
@@ -106,39 +153,68 @@ def ndcg_loss(
     sharpness: float = 2.0,
     chunk: int | None = None,
 ) -> Tensor:
-    r"""Negative of a smooth normalised discounted cumulative gain.
+    r"""Negative of a smooth normalised discounted cumulative gain (NDCG).
 
     .. math:: F = -\frac{1}{Q} \sum_q \frac{1}{Z_q} \sum_{i \in q} \frac{2^{y_i} - 1}{\log_2(1 + r_i)},
         \qquad r_i = 1 + \sum_{j \in q, j \ne i} \ell(h_j - h_i)
 
-    r is a smooth rank and Z the largest value of the inner sum when r is a ranking, so that ℓ the indicator of t > 0
-    gives NDCG itself, negated. With ``k``, Z is that of the first k places, and the term of item i has a factor
-    σ(sharpness · (k + 1/2 - r_i)), a smooth indicator of r_i ≤ k. In the limit of a sharp surrogate *and* of a large
+    Here r_i is a smooth rank, and Z_q is the largest value of the inner sum over all true rankings. If ℓ is the
+    indicator of t > 0, F is exactly the negative of NDCG.
+
+    With ``k``, Z_q covers only the first k places, and the term of item i has the additional factor
+    σ(sharpness · (k + 1/2 - r_i)), a smooth indicator of r_i ≤ k. In the limit of a sharp surrogate *and* a large
     ``sharpness`` this is NDCG@k.
 
-    Hinges take O(n log n) time, exp O(n), others O(Σ n_q²).
+    Parameters
+    ----------
+    scores : Tensor of shape (n,)
+        The scores h.
+    relevance : Tensor of shape (n,)
+        The relevances y, at least 0. Queries without relevant items are not counted; the loss is 0 if there are no
+        other queries.
+    query : Tensor of shape (n,)
+        The query of each item, an integer.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
+    margin : float, default 1.0
+        The margin of the hinges. Other surrogates ignore it.
+    k : int or None, default None
+        How many places at the top count; all by default.
+    sharpness : float, default 2.0
+        How sharp the edge of the top k is, positive.
+    chunk : int or None, default None
+        How many items to process at a time if all pairs are compared. By default, as many as fit in memory.
 
-    Args:
-        scores: h, [n].
-        relevance: y, [n], not negative. Queries without relevant items are not counted; if there is no other the loss
-            is 0.
-        query: [n] of integers, which query an item belongs to.
-        surrogate: ℓ, "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
-        margin: of the hinges.
-        k: length of the top that counts; None: all.
-        sharpness: of the top's edge, positive.
-        chunk: items at a time, where pairs are gone through; None: as many as fit in memory.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``scores``.
 
-    Raises:
-        ValueError: a relevance that is negative or so large that 2^y overflows; shapes or values that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Raises
+    ------
+    ValueError
+        If a relevance is negative or so large that 2^y overflows, or if a shape or a value is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
 
+    See Also
+    --------
+    fcco.losses.NDCGLoss : The same objective, estimated from mini-batches.
+
+    Notes
+    -----
+    Hinges take O(n log n) time, "exp" takes O(n), and other surrogates take O(Σ n_q²).
+
+    References
+    ----------
+    .. [1] Qiu et al., *Large-scale Stochastic Optimization of NDCG Surrogates for Deep Learning with Provable
+       Convergence*, ICML 2022.
+
+    Examples
+    --------
     >>> query = torch.tensor([3, 3])
     >>> ndcg_loss(torch.tensor([5.0, 0.0]), torch.tensor([1, 0]), query)  # ranked well, with a margin
     tensor(-1.)
-
-    Reference: Qiu et al., *Large-scale Stochastic Optimization of NDCG Surrogates for Deep Learning with Provable
-    Convergence*, ICML 2022.
     """
     check_count(chunk, "chunk")
     check_count(k, "k")
@@ -159,27 +235,28 @@ def ndcg_loss(
 
 
 def gain_share(relevance: Tensor, lists: Tensor, count: int, k: int | None) -> Tensor:
-    """[n]: the gain of each item over the largest discounted cumulative gain of its list, over the first k places."""
+    """Return each item's gain over the ideal discounted cumulative gain of its list's first k places, of shape (n,)."""
     gain = torch.expm1(widen(relevance) * math.log(2))
-    refuse_where("relevance", relevance, gain.isinf(), "too large: 2**relevance overflows")
+    refuse_where("relevance", relevance, gain.isinf(), "so small that 2**relevance is finite")
     order = gain.argsort(descending=True, stable=True)
     order = order[lists[order].argsort(stable=True)]
-    sizes = torch.zeros_like(lists).index_add(0, lists, torch.ones_like(lists))  # no shape depends on the data
+    # Unlike that of bincount, this shape does not depend on the data.
+    sizes = torch.zeros_like(lists).index_add(0, lists, torch.ones_like(lists))
     place = torch.arange(1, len(order) + 1, device=order.device) - (sizes.cumsum(0) - sizes)[lists[order]]
     terms = gain[order] / widen(place + 1).log2()
     if k is not None:
         terms = terms * (place <= k)
     ideal = gain.new_zeros(count).index_add(0, lists[order], terms)[lists]
-    refuse_where("relevance", relevance, ideal.isinf(), "too large: the sum of 2**relevance over its query overflows")
+    refuse_where("relevance", relevance, ideal.isinf(), "so small that the sum of 2**relevance over a query is finite")
     return gain / torch.where(ideal > 0, ideal, 1.0)
 
 
 def _smooth_ranks(
     scores: Tensor, lists: Tensor, count: int, ell: Surrogate, chunk: int | None
 ) -> tuple[Tensor, Tensor]:
-    """r and log(1 + r), [n] each."""
+    """Return the smooth ranks r and log(1 + r), each of shape (n,)."""
     if ell.is_exp:
-        # Here r_i is the sum of e^(h_j - h_i) over the whole list. It may overflow where log(1 + r) does not.
+        # Here r_i is the sum of e^(h_j - h_i) over the whole list. It may overflow even if log(1 + r) does not.
         log_rank = segment_logsumexp(widen(scores), lists, count)[lists] - widen(scores)
         return log_rank.clamp(max=60.0).exp(), torch.nn.functional.softplus(log_rank)
     sums, positions = [], []

@@ -1,4 +1,4 @@
-"""Reductions over the rivals of every example: by sorting where the surrogate allows it, else all pairs in chunks."""
+"""Reductions over the rivals of every example: by sorting where the surrogate allows it, otherwise over all pairs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,26 @@ def reduce_pairs(
     where: Tensor | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """[Q, M]: a reduction over the differences of all rivals to every own score, a few rows at a time.
+    """Reduce the differences between all rivals and every own score, a few rows at a time.
 
-    Args:
-        own: [Q, M]; each of the Q is a problem of its own.
-        rivals: [Q, N].
-        reduce: from t [q, m, N], the rivals' scores less the own, and the mask [q, 1, N] of those that do not count
-            (t is 0 there) or None, to [q, m].
-        where: [Q, N] of bool, the rivals that count; None: all.
-        chunk: rows of M at a time.
+    Parameters
+    ----------
+    own : Tensor of shape (Q, M)
+        The own scores. Each of the Q problems is separate.
+    rivals : Tensor of shape (Q, N)
+        The scores of the rivals.
+    reduce : callable
+        Maps t of shape (q, m, N), the rivals' scores minus the own ones, and a mask of shape (q, 1, N) or None to
+        values of shape (q, m). The mask marks rivals to ignore; t is 0 there.
+    where : Tensor of bool of shape (Q, N) or None, default None
+        The rivals to include; all by default.
+    chunk : int or None, default None
+        How many of the M own scores to process at a time. By default, as many as fit in memory.
+
+    Returns
+    -------
+    Tensor of shape (Q, M)
+        The reduced values.
     """
     (problems, rows), width = own.shape, rivals.shape[1]
     step = chunk_rows(width, own, chunk)
@@ -58,17 +69,29 @@ def surrogate_sums(
     weights: Tensor | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    r"""[Q, M], or [M]: for every own score, the sum of the surrogate over its rivals.
+    r"""For every own score, the weighted sum of the surrogate over its rivals.
 
     .. math:: \sum_j c_j \ell(r_j - h_i)
 
-    Args:
-        own: h, [Q, M] or [M].
-        rivals: r, [Q, N] or [N].
-        surrogate: ℓ. Hinges cost O((M + N) log(M + N)); others O(MN).
-        where: [Q, N] or [N] of bool, the rivals that count; None: all.
-        weights: c, [N], how much each rival counts; None: 1.
-        chunk: rows of M at a time, where pairs are gone through.
+    Parameters
+    ----------
+    own : Tensor of shape (Q, M) or (M,)
+        The own scores h.
+    rivals : Tensor of shape (Q, N) or (N,)
+        The scores r of the rivals.
+    surrogate : Surrogate
+        The surrogate ℓ. Hinges cost O((M + N) log(M + N)), others O(MN).
+    where : Tensor of bool of shape (Q, N) or (N,), or None, default None
+        The rivals to include; all by default.
+    weights : Tensor of shape (N,) or None, default None
+        The weights c of the rivals; 1 by default.
+    chunk : int or None, default None
+        How many of the M own scores to process at a time if all pairs are compared.
+
+    Returns
+    -------
+    Tensor of shape (Q, M) or (M,)
+        The sums.
     """
     if own.dim() == 1:
         where = where if where is None else where[None]
@@ -89,6 +112,9 @@ def surrogate_sums(
 
 
 def _finite(sums: Tensor, surrogate: Surrogate) -> Tensor:
+    """Return the sums; raise if one is not finite."""
     if not bool(sums.detach().isfinite().all()):
-        raise ValueError(f"scores are too far apart: a sum of surrogate {surrogate.name} over them overflows")
+        raise ValueError(
+            f"scores must be close enough for sums of the surrogate to be finite; got an overflow with {surrogate.name}"
+        )
     return sums

@@ -1,4 +1,4 @@
-"""Objectives on embeddings: neighbourhood components analysis and contrastive learning."""
+"""Exact objectives on embeddings: neighbourhood components analysis and contrastive learning."""
 
 from __future__ import annotations
 
@@ -23,35 +23,54 @@ from fcco.functional._checks import (
 from fcco.functional._chunks import Place, map_chunks, map_rows, row_places
 from fcco.functional._tensors import at_least_float32, graph_zero, widen
 
-# Above this squared radius, |a|² + |b|² - 2ab is no longer good to some 1e-9 in float64.
+# Above this squared radius, |a|² + |b|² - 2ab has an error of more than about 1e-9 in float64.
 _LARGEST_SQUARE = 1e6
 
 
 def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False, chunk: int | None = None) -> Tensor:
-    r"""Negative of the expected accuracy of a random nearest neighbour.
+    r"""Negative of the expected accuracy of a stochastic nearest neighbour (neighbourhood components analysis).
 
     .. math:: F = -\frac 1 n \sum_i p_i, \qquad
         p_i = \frac{\sum_{j \ne i, y_j = y_i} e^{-|z_i - z_j|^2}}{\sum_{j \ne i} e^{-|z_i - z_j|^2}}
 
-    or, with ``log_likelihood``, of the mean of log p_i, over the examples that are not alone in their class (if there
-    are none, 0). Without it, an example alone in its class has p_i = 0. Embeddings may be of any size whose square is
-    a number.
+    An example that is alone in its class has p_i = 0. With ``log_likelihood``, F is the negative mean of log p_i over
+    the examples that are not alone in their class, or 0 if there are none.
 
-    Args:
-        embeddings: z, [n, d]. With n = 1 the loss is 0.
-        labels: y, [n] of integers.
-        log_likelihood: the mean of log p_i rather than of p_i.
-        chunk: rows at a time; None: as many as fit in memory.
+    Parameters
+    ----------
+    embeddings : Tensor of shape (n, d)
+        The embeddings z, of any size whose square is finite. With n = 1 the loss is 0.
+    labels : Tensor of shape (n,)
+        The classes y, integers.
+    log_likelihood : bool, default False
+        Whether to average log p_i instead of p_i.
+    chunk : int or None, default None
+        How many examples to process at a time. By default, as many as fit in memory.
 
-    Raises:
-        ValueError: embeddings whose squared distances, or with ``log_likelihood`` the value, overflow; shapes or
-            embeddings that cannot be meant.
-        TypeError: an argument of the wrong type or dtype.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``embeddings``.
 
+    Raises
+    ------
+    ValueError
+        If squared distances or, with ``log_likelihood``, the loss overflow, or if a shape or an embedding is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
+
+    See Also
+    --------
+    fcco.losses.NCALoss : The same objective, estimated from mini-batches.
+
+    References
+    ----------
+    .. [1] Goldberger et al., *Neighbourhood Components Analysis*, NIPS 2004.
+
+    Examples
+    --------
     >>> nca_loss(torch.tensor([[0.0], [0.0], [0.0]]), torch.tensor([4, 4, 1]))  # -(1/2 + 1/2 + 0) / 3
     tensor(-0.3333)
-
-    Reference: Goldberger et al., *Neighbourhood Components Analysis*, NIPS 2004.
     """
     check_count(chunk, "chunk")
     check_floats(embeddings, "embeddings", "[n, d]", room=4)
@@ -65,12 +84,12 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False
 
     def shares(place: Place, own: Tensor, z: Tensor, norm: Tensor) -> Tensor:
         rows = place[0]
-        # |z_i|², which all distances of a row have, leaves its softmax as it is.
+        # All distances of example i contain |z_i|², which does not change its softmax.
         logits = -direct_distances(own, z) if direct else torch.addmm(-norm.T, 2 * own, z.T)
         logits = logits.masked_fill(column[rows, None] == column, -math.inf)
         alike = group[rows, None] == group
         if log_likelihood:
-            mates = alike | alone[rows, None]  # log 1 for those that have no term
+            mates = alike | alone[rows, None]  # examples without a term contribute log 1
             return logits.masked_fill(~mates, -math.inf).logsumexp(1) - logits.logsumexp(1)
         return (logits.softmax(1) * alike).sum(1)
 
@@ -83,7 +102,10 @@ def nca_loss(embeddings: Tensor, labels: Tensor, *, log_likelihood: bool = False
 
 
 def direct_distances(first: Tensor, second: Tensor) -> Tensor:
-    """[n, m] of |a - b|², to the last digit whatever the norms, and several times slower than a matrix product."""
+    """Return |a - b|² for all pairs, of shape (n, m).
+
+    It is accurate for any norms, but several times slower than a matrix product.
+    """
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
@@ -101,35 +123,60 @@ def contrastive_loss(
 
     .. math:: F = \frac{1}{|A|} \sum_{a \in A} \log \frac{1}{|S_a|} \sum_{b \in S_a} e^{(a^T b - a^T a^+) / \tau}
 
-    where a⁺ is the counterpart of the anchor a: the other row of the same number.
+    The counterpart a⁺ of the anchor a is the vector with the same number in the other tensor. In both modes, the
+    anchors are the 2n vectors of both tensors.
 
-    - "two_views": the anchors are all 2n rows; S_a has the 2n - 2 rows of both tensors that are neither a nor a⁺.
-    - "cross_modal": the anchors are all 2n rows, weighing alike in both directions; S_a has the n - 1 rows of the
-      *other* tensor that are not a⁺.
+    - "two_views": S_a has the 2n - 2 vectors of both tensors that are neither a nor a⁺.
+    - "cross_modal": S_a has the n - 1 vectors of the *other* tensor that are not a⁺. Both directions weigh the same.
 
-    ``include_positive`` adds a⁺ to S_a. Then F + log |S_a| is SimCLR's loss (|S_a| = 2n - 1), or CLIP's (|S_a| = n),
-    with all data as one batch. The factor τ that some write before F is left out.
+    Parameters
+    ----------
+    first : Tensor of shape (n, d)
+        The first view, or the first modality.
+    second : Tensor of shape (n, d)
+        The second view, or the other modality. The loss is 0 if n = 1 and the positive is not included.
+    temperature : float, default 0.1
+        The temperature τ, positive.
+    mode : {"two_views", "cross_modal"}, default "two_views"
+        Which vectors an anchor is compared with.
+    include_positive : bool, default False
+        Whether S_a also contains the counterpart a⁺.
+    normalize : bool, default True
+        Whether to scale the vectors to unit length. Vectors of unit length stay unchanged.
+    chunk : int or None, default None
+        How many anchors to process at a time. By default, as many as fit in memory.
 
-    Args:
-        first: [n, d].
-        second: [n, d], the other views, or the other modality. With n = 1 and no positive included the loss is 0.
-        temperature: τ, positive.
-        mode: "two_views" or "cross_modal".
-        include_positive: whether the counterpart is in the set it is compared to.
-        normalize: scale rows to unit length; rows that are, stay as they are.
-        chunk: anchors at a time; None: as many as fit in memory.
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``first``.
 
-    Raises:
-        ValueError: a zero row to be normalised, a temperature that is not positive; shapes or values that cannot be
-            meant.
-        TypeError: an argument of the wrong type or dtype.
+    Raises
+    ------
+    ValueError
+        If a vector to be normalised is zero, if the temperature is not positive, or if a shape or a value is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
 
+    See Also
+    --------
+    fcco.losses.ContrastiveLoss : The same objective, estimated from mini-batches.
+
+    Notes
+    -----
+    With ``include_positive``, F + log |S_a| is the loss of SimCLR (|S_a| = 2n - 1) or of CLIP (|S_a| = n) with all data
+    as one batch. Some authors multiply F by τ; this function does not.
+
+    References
+    ----------
+    .. [1] Yuan et al., *Provable Stochastic Optimization for Global Contrastive Learning*, ICML 2022 (SogCLR).
+    .. [2] Qiu et al., *Not All Semantics are Created Equal*, ICML 2023 (iSogCLR).
+
+    Examples
+    --------
     >>> image, text = torch.eye(3), torch.eye(3)
     >>> contrastive_loss(image, text, temperature=1.0, mode="cross_modal")  # log(exp(0 - 1))
     tensor(-1.)
-
-    References: Yuan et al., *Provable Stochastic Optimization for Global Contrastive Learning*, ICML 2022 (SogCLR). Qiu
-    et al., *Not All Semantics are Created Equal*, ICML 2023 (iSogCLR).
     """
     check_count(chunk, "chunk")
     check_number(temperature, "temperature", above=0)
@@ -159,11 +206,12 @@ def contrastive_loss(
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    """Rows scaled to unit length; first by their largest entry, whose square may overflow or vanish."""
+    """Scale vectors to unit length, first by their largest entry, whose square could overflow or vanish."""
     return F.normalize(vectors / vectors.detach().abs().amax(1, keepdim=True), eps=0.0)
 
 
 def _dot(_: Place, first: Tensor, second: Tensor) -> Tensor:
+    """Return the inner products of corresponding vectors."""
     return (first * second).sum(1)
 
 
@@ -176,7 +224,10 @@ def _contrast(
     include_positive: bool,
     chunk: int | None,
 ) -> Tensor:
-    """Mean over the anchors. Their positives are half a turn further where they are among the candidates themselves."""
+    """Return the mean over the anchors.
+
+    If the anchors are also the candidates, the counterpart of an anchor is half of all vectors further on.
+    """
     n, among_themselves = len(anchors), anchors is candidates
     column = torch.arange(n, device=anchors.device)
     counterpart = column.roll(n // 2) if among_themselves else column
@@ -184,7 +235,7 @@ def _contrast(
     def log_sums(place: Place, anchors: Tensor, positive: Tensor, candidates: Tensor) -> Tensor:
         rows = place[0]
         logits = (anchors @ candidates.T - positive.unsqueeze(1)) / temperature
-        # The positive's own logit is 0 by definition, however the matrix product rounds.
+        # The logit of the positive is 0 by definition, whatever the rounding of the matrix product.
         logits = logits.masked_fill(column == counterpart[rows, None], 0.0 if include_positive else -math.inf)
         if among_themselves:
             logits = logits.masked_fill(column == column[rows, None], -math.inf)

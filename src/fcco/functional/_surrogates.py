@@ -1,4 +1,7 @@
-"""Pairwise surrogates: smooth or convex stand-ins ℓ(t) for the indicator t > 0, with t = rival's score - own score."""
+"""Pairwise surrogates: smooth or convex replacements ℓ(t) of the indicator of t > 0.
+
+The argument t is the rival's score minus the own score.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ SURROGATES = (*_HINGES, *_PLAIN, *_ALIASES)
 
 @dataclass(frozen=True)
 class Surrogate:
-    """ℓ, elementwise, and what is known of its form.
+    """An elementwise surrogate ℓ together with what is known about its form.
 
-    ``hinge_power`` is k where ℓ(t) = (margin + t)₊^k, whose sums over a set can be had by sorting; else None.
+    ``hinge_power`` is k if ℓ(t) = (margin + t)₊^k, whose sums over a set can be computed by sorting, and None
+    otherwise.
     """
 
     name: str
@@ -39,35 +43,47 @@ class Surrogate:
 
     @property
     def has_name(self) -> bool:
-        """Whether it is one of :data:`SURROGATES`, and not a function of the caller's own."""
+        """Whether this is one of :data:`SURROGATES` rather than the caller's own function."""
         return self.hinge_power is not None or _PLAIN.get(self.name) is self.function
 
     def __call__(self, t: Tensor) -> Tensor:
         values = self.function(t)
         if values.shape != t.shape:
             raise ValueError(
-                f"surrogate {self.name} must be elementwise: it made {tuple(values.shape)} of {tuple(t.shape)}"
+                f"surrogate {self.name} must be elementwise; it mapped the shape {tuple(t.shape)} to "
+                f"{tuple(values.shape)}"
             )
         return values
 
+    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ℓ(t) and ℓ'(t) of a surrogate that has a name, without a graph."""
+        if self.hinge_power is not None:
+            height = F.relu(self.margin + t)
+            return (height, height.sign()) if self.hinge_power == 1 else (height.square(), 2 * height)
+        values = self(t)
+        if self.name == "logistic":
+            return values, torch.sigmoid(t)
+        return values, values if self.is_exp else values * (1 - values)
+
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # By name where there is one: hinges are made on the spot, and pickle cannot find them.
+        # Named surrogates are pickled by name, because hinges are closures, which pickle cannot find.
         if self.has_name:
             return resolve_surrogate, (self.name, self.margin)
         return Surrogate, (self.name, self.function)
 
     def at_zero(self, like: Tensor) -> float:
-        """ℓ(0), the term of an example against itself."""
+        """Return ℓ(0), the own term."""
         return self(like.new_zeros(1)).item()
 
 
 def _hinge(margin: float, power: int) -> Callable[[Tensor], Tensor]:
-    # relu, and not clamp: at the kink its derivative is 0, as that of the sorted sums.
+    # The derivative of relu at the kink is 0, like that of the sorted sums; that of clamp is not.
+    """Return the hinge (margin + t)₊ or its square."""
     return lambda t: F.relu(margin + t) if power == 1 else F.relu(margin + t).square()
 
 
 def resolve_surrogate(surrogate: SurrogateLike, margin: float = 1.0) -> Surrogate:
-    r"""The surrogate of that name, or a callable as one.
+    r"""Return the surrogate with the given name, or wrap a callable as one.
 
     ============= =========================
     squared_hinge :math:`(margin + t)_+^2`
@@ -77,14 +93,27 @@ def resolve_surrogate(surrogate: SurrogateLike, margin: float = 1.0) -> Surrogat
     sigmoid       :math:`1 / (1 + e^{-t})`
     ============= =========================
 
-    Args:
-        surrogate: a name, or an elementwise function of t.
-        margin: of the hinges; the others have none and ignore it.
+    Parameters
+    ----------
+    surrogate : str or callable
+        A name, or an elementwise function of t.
+    margin : float, default 1.0
+        The margin of the hinges. Other surrogates ignore it.
 
-    Raises:
-        ValueError: no surrogate has that name; a hinge's margin is negative or not finite.
-        TypeError: neither a name nor callable.
+    Returns
+    -------
+    Surrogate
+        The resolved surrogate.
 
+    Raises
+    ------
+    ValueError
+        If no surrogate has that name, or if the margin of a hinge is negative or not finite.
+    TypeError
+        If ``surrogate`` is neither a name nor callable.
+
+    Examples
+    --------
     >>> resolve_surrogate("squared_hinge", margin=0.5)(torch.tensor([-1.0, 0.0, 1.0]))
     tensor([0.0000, 0.2500, 2.2500])
     """
@@ -92,7 +121,7 @@ def resolve_surrogate(surrogate: SurrogateLike, margin: float = 1.0) -> Surrogat
         return surrogate
     if not isinstance(surrogate, str):
         if not callable(surrogate):
-            raise TypeError(f"surrogate must be a name or callable, got {type(surrogate).__name__}")
+            raise TypeError(f"surrogate must be a name or a callable; got {type(surrogate).__name__}")
         return Surrogate(getattr(surrogate, "__name__", type(surrogate).__name__), surrogate)
     name = _ALIASES.get(surrogate, surrogate)
     if name in _HINGES:

@@ -1,4 +1,4 @@
-"""Cox's partial likelihood."""
+"""The exact partial likelihood of Cox's proportional hazards model."""
 
 from __future__ import annotations
 
@@ -13,31 +13,57 @@ from fcco.functional._tensors import graph_zero, mean, segment_logsumexp, widen
 
 
 def cox_loss(risk: Tensor, time: Tensor, event: Tensor, *, ties: str = "breslow") -> Tensor:
-    r"""Negative partial log-likelihood of Cox's proportional hazards, per event.
+    r"""Negative partial log-likelihood of Cox's proportional hazards model, per event.
 
     .. math:: F = \frac{1}{n_E} \sum_{i : E_i = 1} \log \sum_{j : T_j \ge T_i} e^{h_j - h_i}
 
-    With d events at one time, Breslow's sum is the same for all of them; Efron's takes l/d of those d off the l-th
-    (l = 0 ... d - 1), as if they had come one after the other. O(n log n), exact for risks of any size. (Divided by n
-    instead of the number of events it is the objective of DeepSurv, and has the same minimum.)
+    Parameters
+    ----------
+    risk : Tensor of shape (n,)
+        The log-hazards h.
+    time : Tensor of shape (n,)
+        The times T of the event or of censoring, at least 0.
+    event : Tensor of shape (n,)
+        The indicators E: 1 or True if the event was observed, 0 or False if the example is censored. Without events the
+        loss is 0.
+    ties : {"breslow", "efron"}, default "breslow"
+        How to treat tied events. With d events at one time, Breslow's sum is the same for all of them. Efron's sum for
+        the l-th of them (l = 0 ... d - 1) leaves out the fraction l/d of those d events, as if they had occurred one
+        after the other.
 
-    Args:
-        risk: h, [n], the log-hazards.
-        time: T, [n], of the event or of censoring, not negative.
-        event: E, [n], 1 or True where the event was seen, 0 or False where censored. Without events the loss is 0.
-        ties: "breslow" or "efron".
+    Returns
+    -------
+    Tensor
+        The loss, a scalar with the dtype of ``risk``.
 
-    Raises:
-        ValueError: a time that is negative or NaN, an event that is neither 0 nor 1; shapes or risks that cannot be
-            meant.
-        TypeError: an argument of the wrong type or dtype.
+    Raises
+    ------
+    ValueError
+        If a time is negative or NaN, if an event is neither 0 nor 1, or if a shape or a risk is invalid.
+    TypeError
+        If an argument has the wrong type or dtype.
 
+    See Also
+    --------
+    fcco.losses.CoxLoss : The same objective, estimated from mini-batches.
+    fcco.losses.BaselineCoxLoss : The same objective for training data whose times are known in advance.
+
+    Notes
+    -----
+    The cost is O(n log n). The result is accurate for risks of any size. DeepSurv divides by n instead of the number of
+    events, which has the same minimum.
+
+    References
+    ----------
+    .. [1] Cox, *Regression Models and Life-Tables*, 1972.
+    .. [2] Breslow, *Covariance Analysis of Censored Survival Data*, 1974.
+    .. [3] Efron, *The Efficiency of Cox's Likelihood Function for Censored Data*, 1977.
+
+    Examples
+    --------
     >>> risk, time = torch.zeros(3), torch.tensor([2.0, 1.0, 3.0])
     >>> cox_loss(risk, time, torch.tensor([1, 1, 0]))  # (log 2 + log 3) / 2
     tensor(0.8959)
-
-    References: Cox, *Regression Models and Life-Tables*, 1972. Breslow, *Covariance Analysis of Censored Survival
-    Data*, 1974. Efron, *The Efficiency of Cox's Likelihood Function for Censored Data*, 1977.
     """
     check_floats(risk, "risk", room=4)
     check_choice(ties, "ties", ("breslow", "efron"))
@@ -53,20 +79,21 @@ def cox_loss(risk: Tensor, time: Tensor, event: Tensor, *, ties: str = "breslow"
 
 
 def _one_list(like: Tensor) -> Tensor:
+    """Assign all examples to a single list."""
     return torch.zeros_like(like, dtype=torch.int64)
 
 
 def _breslow(h: Tensor, rank: Tensor) -> Tensor:
-    """[n]: log of the sum of e^h over the risk set of each example."""
+    """Return the log-sum-exp of h over the risk set of each example, of shape (n,)."""
     totals, run = cumulative_logsumexp(h, _one_list(h), rank)
     return totals[run]
 
 
 def _efron(h: Tensor, rank: Tensor, seen: Tensor) -> Tensor:
-    """[number of events]: log of the sum of e^h over the risk set, where tied events leave it one after the other.
+    """Return the log-sum-exp of h over the risk set of each event, which tied events leave one after the other.
 
-    Within a time events are put last. The run before theirs then holds the rest of the risk set, and the share of the
-    tied ones is added to it, where the usual formula subtracts it.
+    Events are sorted last among the examples of the same time. The run before them then holds the rest of the risk set.
+    The remaining fraction of the tied events is added to it, whereas the usual formula subtracts.
     """
     totals, run = cumulative_logsumexp(h, _one_list(h), 2 * rank + seen)
     _, tied, size = torch.unique(run[seen], return_inverse=True, return_counts=True)

@@ -1,16 +1,20 @@
-"""Losses over the engine: call them in a training loop with the rows of the batch.
+"""Losses for training loops: call them with the outputs of a batch and the rows of its examples.
 
-Each one is the objective of the same name in :mod:`fcco.functional`, estimated from a batch. ``rule=fcco.BSGD()`` turns
-any of them into its in-batch counterpart.
+Each loss estimates the objective of the same name in :mod:`fcco.functional` from mini-batches. With
+``rule=fcco.BSGD()``, each becomes its in-batch counterpart. Terms such as *row*, *visit*, *own term* and *rival* are
+defined in :mod:`fcco.functional`.
 
-- Examples of a batch that have no term (no negative to compare with, nobody else of the class, ...) are left out of the
-  mean, and their rows keep what they hold; a batch without any term is a zero that can be differentiated.
-- A batch that contradicts what a loss was told of the training data (more members of a class than there are, another
-  relevance than the item had) is refused, where that can be seen without waiting: eagerly, on the CPU.
-- In ``eval()`` mode a loss is the exact objective of the batch by itself, for validation data: neither the table nor
-  the sizes of the training set are used, and ``index`` may be anything.
-- Scores in half precision, and autocast, are taken to float32 first.
-- A saved state loads only into the loss it belongs to, with the same population; see :func:`fcco.load_anyway`.
+Notes
+-----
+- Examples without a term in a batch (no negative to compare with, nobody else of the class, ...) are left out of the
+  mean, and their rows keep their values. A batch without any term gives a zero that can be differentiated.
+- A batch that contradicts what the loss knows about the training data (more members of a class than there are, another
+  relevance than the item had) raises an error. This check only runs where it does not stall a device: in eager mode on
+  the CPU.
+- In ``eval()`` mode a loss computes the exact objective of the batch by itself, for validation data. It uses neither
+  the table nor the sizes of the training set, and ``index`` may be anything.
+- Scores in half precision, also under autocast, are converted to float32 first.
+- A saved state only loads into the same loss with the same population; see :func:`fcco.load_anyway`.
 """
 
 from fcco.losses._bipartite import AveragePrecisionLoss, PartialAUCLoss, PNormPushLoss

@@ -1,4 +1,4 @@
-"""Losses of positives against negatives: average precision, p-norm push, one-way partial AUC."""
+"""Losses that compare positives with negatives: average precision, p-norm push, one-way partial AUC."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.losses._base import Loss, Scale, count_positives, if_repeated, minus_share
+from fcco.losses._base import Loss, Scale, count_positives, minus_share
 from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
 from fcco.losses._population import check_members, outer_only, split
 
 
 def _ratio(u: Tensor) -> Tensor:
+    """Return f = -u_1 / u_2."""
     return -u[:, 0] / u[:, 1]
 
 
 @dataclass(frozen=True)
 class _Power:
+    """The outer function f(u) = u^p, given u or log u."""
+
     p: float
     log: bool
 
@@ -34,40 +37,62 @@ class _Power:
 
 
 class AveragePrecisionLoss(Loss):
-    r"""Negative of a surrogate of average precision, of a whole training set, from small batches.
+    r"""Negative of a surrogate of average precision over the whole training set, estimated from small batches.
 
     .. math:: F = -\frac{1}{n_+} \sum_{i \in S_+}
         \frac{\sum_{j \in S_+} \ell(h_j - h_i)}{\sum_{j \in S} \ell(h_j - h_i)}
 
-    Called as ``loss(scores, target, index)`` with [B] each, targets 0 and 1 (or bool). The batch may hold any share of
-    positives; the objective is that of the population, whose make-up n and n_pos tell. Without a negative in the batch,
-    or (own term exact) without another positive, a positive has no term. Scores of bounded scale (a sigmoid's) suit a
-    margin of 1. With ℓ = exp it lives in log space.
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    n_pos : int
+        The number of positives among them; see also :meth:`from_targets`.
+    margin : float, default 1.0
+        The margin of the hinges. A margin of 1 suits scores of bounded scale, such as those of a sigmoid.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function with ℓ(0) >
+        0.
+    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` has no table. It is the in-batch loss, weighed by
+        the population's share of positives instead of the batch's.
+    own_term : {"exact", "sampled"}, default "sampled"
+        "exact" counts the own term once, which is unbiased. "sampled" weighs it like the other terms of the batch, as
+        in-batch losses do.
+
+    Raises
+    ------
+    ValueError
+        If ℓ(0) is not positive, or if ``n_pos`` exceeds ``n``.
+
+    See Also
+    --------
+    fcco.functional.average_precision_loss : The exact objective.
+
+    Notes
+    -----
+    **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
+    rows in [0, n). It returns a scalar.
+
+    The batch may hold any share of positives, because ``n`` and ``n_pos`` describe the population, whose objective is
+    estimated. A positive has no term if the batch has no negative or, with an exact own term, no other positive. With
+    "exp" the loss works in log space.
 
     The gradient of AP hardly reaches positives far down the list. To train from scratch, add cross entropy on the same
-    batch, and take ``surrogate="sigmoid"`` on raw logits; an ``n_pos`` above the true number, as n / 5, gives those
-    positives more weight. BENCHMARKS.md has this sum next to cross entropy alone.
+    batch and use ``surrogate="sigmoid"`` on raw logits. An ``n_pos`` above the true number, such as n / 5, gives those
+    positives more weight. BENCHMARKS.md compares this sum with cross entropy alone.
 
-    The default, SOAP with γ = 0.7 and a sampled own term, was chosen by measurement: see docs/defaults.md.
+    The default rule and own term were chosen by measurement; see docs/defaults.md.
 
-    Args:
-        n: training examples; ``index`` lies in [0, n).
-        n_pos: positives among them (or see :meth:`from_targets`).
-        margin: of the hinges.
-        surrogate: ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function of t, with
-            ℓ(0) > 0.
-        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` has no table, and is the
-            in-batch loss, weighed by the population's share of positives rather than the batch's.
-        own_term: "exact", unbiased, or "sampled", as in-batch losses have it.
+    References
+    ----------
+    .. [1] Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves*, NeurIPS 2021.
 
-    Raises:
-        ValueError: ℓ(0) is not positive, or n_pos exceeds n.
-
+    Examples
+    --------
     >>> loss_fn = AveragePrecisionLoss.from_targets([1, 0, 0, 1, 0])
     >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
     >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
-
-    Reference: Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves*, NeurIPS 2021.
     """
 
     def __init__(
@@ -83,12 +108,13 @@ class AveragePrecisionLoss(Loss):
         super().__init__(minus_share if ell.is_exp else _ratio, n, dim=2, rule=rule, log=ell.is_exp)
         self.n_pos = whole_number("n_pos", n_pos)
         if self.n_pos > self.n:
-            raise ValueError(f"n_pos cannot exceed n = {self.n}, got {n_pos}")
+            raise ValueError(f"n_pos must be at most n = {self.n}; got {n_pos}")
         self._with_outer(self.n_pos)._identify(n_pos=self.n_pos)
         self._own_value = ell.at_zero(torch.zeros((), dtype=torch.float64))
         if not self._own_value > 0:
             raise ValueError(
-                f"surrogate {ell.name} is {self._own_value} at 0: average precision needs more than 0 there"
+                "surrogate must be positive at 0 for average precision; "
+                f"got {ell.name}, which is {self._own_value} there"
             )
         check_own_term(own_term)
         self.surrogate = ell
@@ -96,12 +122,25 @@ class AveragePrecisionLoss(Loss):
 
     @classmethod
     def from_targets(cls, target: Any, **options: Any) -> AveragePrecisionLoss:
-        """With n and n_pos counted in the training targets."""
+        """Create the loss with n and n_pos counted in the training targets.
+
+        Parameters
+        ----------
+        target : array-like of shape (n,)
+            The labels of the training data: 0 and 1, or bool.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        AveragePrecisionLoss
+            The loss.
+        """
         n, n_pos = count_positives(target)
         return cls(n, n_pos, **options)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
-        """The loss of a batch: scores, targets and rows, [B] each."""
+        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         if can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp:
             fused = fused_average_precision(
                 self.coupled,
@@ -118,10 +157,11 @@ class AveragePrecisionLoss(Loss):
         return self._loss(self._estimate, scores, target, index=index)
 
     def _estimate(self, pool: Pool) -> Estimate:
+        """Estimate the inner values of the positives in a pool."""
         estimate = average_precision_inner(
             *pool.own,
             rivals=pool.rivals,
-            rows=if_repeated(pool.rows),
+            rows=pool.repeated_rows,
             surrogate=self.surrogate,
             n=self._of_population(self.n),
             n_pos=self.n_pos,
@@ -132,28 +172,51 @@ class AveragePrecisionLoss(Loss):
 
 
 class PNormPushLoss(Loss):
-    r"""How high negatives stand above positives, the highest ones weighing most.
+    r"""How far negatives rise above positives, where the highest negatives weigh most.
 
     .. math:: F = \frac{1}{n_-} \sum_{i \in S_-} \Bigl( \frac{1}{n_+} \sum_{j \in S_+} \ell(h_i - h_j) \Bigr)^p
 
-    Called as ``loss(scores, target, index)`` with [B] each, targets 0 and 1 (or bool). With ℓ = exp it lives in log
-    space, and overflows only where its value does, the p-th power of an exponential. Start it from small scores: from
-    large ones that is beyond any step size.
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    p : float, default 4
+        The exponent, at least 1. The larger it is, the more the top of the list counts.
+    surrogate : str or callable, default "exp"
+        The surrogate ℓ: "exp", "squared_hinge", "hinge", "logistic", "sigmoid", or an elementwise function.
+    margin : float, default 1.0
+        The margin of the hinges.
+    rule : Rule, default ``fcco.SOAP(gamma=0.5)``
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss.
 
-    The default, SOAP with γ = 0.5, was chosen by measurement: see docs/defaults.md.
+    Raises
+    ------
+    ValueError
+        If ``p`` is below 1.
 
-    Args:
-        n: training examples; ``index`` lies in [0, n).
-        p: at least 1; the larger, the more the top of the list counts.
-        surrogate: ℓ: "exp", "squared_hinge", "hinge", "logistic", "sigmoid", or an elementwise function of t.
-        margin: of the hinges.
-        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+    See Also
+    --------
+    fcco.functional.p_norm_push_loss : The exact objective.
 
+    Notes
+    -----
+    **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
+    rows in [0, n). It returns a scalar.
+
+    With "exp" the loss works in log space and overflows only if its value does, which is the p-th power of an
+    exponential. Start from small scores: from large ones, the value is so large that no step size works.
+
+    The default rule was chosen by measurement; see docs/defaults.md.
+
+    References
+    ----------
+    .. [1] Rudin, *The P-Norm Push*, JMLR 2009.
+
+    Examples
+    --------
     >>> loss_fn = PNormPushLoss(n=5)
     >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
     >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
-
-    Reference: Rudin, *The P-Norm Push*, JMLR 2009.
     """
 
     def __init__(
@@ -171,12 +234,25 @@ class PNormPushLoss(Loss):
 
     @classmethod
     def from_targets(cls, target: Any, **options: Any) -> PNormPushLoss:
-        """With n counted in the training targets."""
+        """Create the loss with n and the number of negatives counted in the training targets.
+
+        Parameters
+        ----------
+        target : array-like of shape (n,)
+            The labels of the training data: 0 and 1, or bool.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        PNormPushLoss
+            The loss.
+        """
         n, n_pos = count_positives(target)
         return cls(n, **options)._with_outer(n - n_pos)._identify(n_pos=n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
-        """The loss of a batch: scores, targets and rows, [B] each."""
+        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         if can_fuse(self.coupled, self.surrogate, scores, target):
             fused = fused_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
             if fused is not None:
@@ -184,6 +260,7 @@ class PNormPushLoss(Loss):
         return self._loss(self._estimate, scores, target, index=index)
 
     def _estimate(self, pool: Pool) -> Estimate:
+        """Estimate the inner values of the negatives in a pool."""
         estimate = p_norm_push_inner(*pool.own, rivals=pool.rivals, surrogate=self.surrogate)
         check_members(pool, 0, outer_only(self.coupled.n_outer, "negative", "positive"))
         return estimate
@@ -194,23 +271,45 @@ class PartialAUCLoss(Loss):
 
     .. math:: F = \frac{1}{n_+} \sum_{i \in S_+} \tau \log \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
 
-    Called as ``loss(scores, target, index)`` with [B] each, targets 0 and 1 (or bool); in log space. (ℓ itself may
-    overflow if it is exp.)
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    temperature : float, default 1.0
+        The temperature τ, positive. The smaller it is, the fewer negatives count.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function. With "exp",
+        ℓ itself may overflow.
+    margin : float, default 1.0
+        The margin of the hinges.
+    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss.
 
-    The default, SOAP with γ = 0.7, was chosen by measurement: see docs/defaults.md.
+    Raises
+    ------
+    ValueError
+        If ``temperature`` is not positive.
 
-    Args:
-        n: training examples; ``index`` lies in [0, n).
-        temperature: τ; the smaller, the fewer negatives count.
-        surrogate: ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function of t.
-        margin: of the hinges.
-        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss.
+    See Also
+    --------
+    fcco.functional.partial_auc_loss : The exact objective.
 
+    Notes
+    -----
+    **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
+    rows in [0, n). It returns a scalar. The loss works in log space.
+
+    The default rule was chosen by measurement; see docs/defaults.md.
+
+    References
+    ----------
+    .. [1] Zhu et al., *When AUC Meets DRO*, ICML 2022 (SOPA-s).
+
+    Examples
+    --------
     >>> loss_fn = PartialAUCLoss(n=5)
     >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
     >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
-
-    Reference: Zhu et al., *When AUC Meets DRO*, ICML 2022 (SOPA-s).
     """
 
     def __init__(
@@ -228,15 +327,29 @@ class PartialAUCLoss(Loss):
 
     @classmethod
     def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
-        """With n counted in the training targets."""
+        """Create the loss with n and the number of positives counted in the training targets.
+
+        Parameters
+        ----------
+        target : array-like of shape (n,)
+            The labels of the training data: 0 and 1, or bool.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        PartialAUCLoss
+            The loss.
+        """
         n, n_pos = count_positives(target)
         return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
-        """The loss of a batch: scores, targets and rows, [B] each."""
+        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         return self._loss(self._estimate, scores, target, index=index)
 
     def _estimate(self, pool: Pool) -> Estimate:
+        """Estimate the inner values of the positives in a pool."""
         estimate = partial_auc_inner(
             *pool.own, rivals=pool.rivals, surrogate=self.surrogate, temperature=self.temperature
         )

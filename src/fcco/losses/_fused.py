@@ -1,8 +1,8 @@
-"""Bipartite losses for eager mode on the CPU, where each operation of a small batch costs more than its arithmetic.
+"""Fast bipartite losses for eager mode on the CPU, where operations on a small batch cost more than their arithmetic.
 
-The gradient in the scores is worked out in the forward pass, by hand and in NumPy, and hung on them as one node; only
-outer rows are compared with the batch. Values and gradients are those of the estimates in :mod:`fcco.functional`, which
-run everywhere else: compiled, on accelerators, and on batches that lack a class.
+The gradient with respect to the scores is computed by hand, in NumPy, during the forward pass, and attached to them as
+a single node. Only outer rows are compared with the batch. Values and gradients equal those of the estimates in
+:mod:`fcco.functional`, which run everywhere else: compiled, on accelerators, and on batches that lack a class.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fcco._checks import as_index, has_repeats, reads_are_free
 from fcco._coupled import CoupledLoss
 from fcco.functional._hinges import lost_digits
 from fcco.functional._surrogates import Surrogate
+from fcco.losses._array_step import can_track, track
 
 Array = NDArray[Any]
 
@@ -26,9 +27,9 @@ _LABEL_TYPES = (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, 
 
 
 def can_fuse(coupled: CoupledLoss, surrogate: Surrogate, scores: Any, target: Any) -> bool:
-    """Whether the step may be worked out by hand: in training, eagerly, on the CPU, in single or double precision."""
+    """Whether the step can be computed by hand: in training, eagerly, on the CPU, in single or double precision."""
     return (
-        surrogate.has_name  # a function of the caller's own may have parameters to train
+        surrogate.has_name  # the caller's own function may have parameters to train
         and coupled.training
         and torch.is_grad_enabled()
         and isinstance(scores, Tensor)
@@ -38,32 +39,36 @@ def can_fuse(coupled: CoupledLoss, surrogate: Surrogate, scores: Any, target: An
         and scores.shape == target.shape
         and target.dtype in _LABEL_TYPES
         and reads_are_free(scores)
-        and not scores.is_neg()  # a view that NumPy cannot take
+        and not scores.is_neg()  # NumPy cannot handle such a view
         and target.is_cpu
-        and coupled.can_track_arrays
-        and (coupled.rule.bounded or not coupled.log)  # or the engine has to look at the gradient
+        and can_track(coupled)
+        and (coupled.rule.bounded or not coupled.log)  # otherwise the engine has to check the gradient
     )
 
 
 def _refuse_second_derivatives(grad: Tensor) -> None:
-    # In a backward pass gradients are recorded only with create_graph=True.
+    # A backward pass has gradients enabled only with create_graph=True.
+    """Raise if a backward pass with ``create_graph=True`` reaches the loss."""
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "this loss has no second derivatives in eager mode on the CPU, where its gradient is worked out by hand; "
-            "use fcco.CoupledLoss with an estimate of your own"
+            "this loss has no second derivatives in eager mode on the CPU, where its gradient is computed by hand; "
+            "use fcco.CoupledLoss with your own inner estimate"
         )
 
 
 class Split(NamedTuple):
-    """A batch by class: the scores, those of the outer class first, with their places; and the rows of these."""
+    """A batch split by class.
+
+    ``scores`` and ``places``, their positions in the batch, have the outer class first. ``outer_rows`` has its rows.
+    """
 
     scores: Array
     places: Array
     outer_rows: Array
 
     def loss(self, scores: Tensor, value: float, gradient: Array) -> Tensor:
-        """A scalar of that value whose gradient in the scores is the given one."""
-        dtype = self.scores.dtype  # which may be narrower than that of the table
+        """Return a scalar with the given value and the given gradient with respect to the scores."""
+        dtype = self.scores.dtype  # it may be narrower than that of the table
         with np.errstate(over="ignore"):
             value = dtype.type(value)
             in_place = np.empty(len(gradient), dtype)
@@ -76,7 +81,10 @@ class Split(NamedTuple):
 
 
 def split_batch(scores: Tensor, target: Tensor, index: Any, n: int, *, positives_first: bool) -> Split | None:
-    """The batch by class; None where it lacks one, has an outer row a second time, or is to be refused."""
+    """Split the batch by class.
+
+    Returns None if the batch lacks a class, repeats an outer row, or is invalid.
+    """
     rows = as_index(index, scores.device).numpy()
     values, label = scores.detach().numpy(), target.detach().numpy()
     with np.errstate(all="ignore"):
@@ -97,9 +105,9 @@ def split_batch(scores: Tensor, target: Tensor, index: Any, n: int, *, positives
 
 
 class Pairs:
-    """Weighted sums over rivals of ℓ(rival - own), [own, dim], and their gradients, by going through all pairs.
+    """Weighted sums of ℓ(rival - own) over rivals, of shape (own, dim), and their gradients, by comparing all pairs.
 
-    ``weight`` is [rivals, dim]: each column is a sum of its own.
+    ``weight`` has shape (rivals, dim); each column defines a separate sum.
     """
 
     def __init__(self, surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> None:
@@ -110,7 +118,7 @@ class Pairs:
             self.sums: Array = values @ weight
             self.factor = 1
             return
-        # As a product of matrices, 1 · rival - own · 1 is rounded once as well, and takes a third of the time.
+        # The matrix product 1 · rival - own · 1 is also rounded only once, and takes a third of the time.
         left, right = np.ones((len(own), 2), own.dtype), np.ones((2, len(rivals)), own.dtype)
         left[:, 1], right[0] = -own, rivals
         height = left @ right
@@ -121,14 +129,17 @@ class Pairs:
         self.slopes = np.sign(height, out=height) if self.factor == 1 else height
 
     def pull_back(self, pull: Array) -> tuple[Array, Array]:
-        """The gradient of the sum of pull · sums in the own scores and in the rivals; ``pull`` is [own, dim]."""
+        """Return the gradient of the sum of pull · sums with respect to the own scores and to the rivals.
+
+        ``pull`` has shape (own, dim).
+        """
         pull = self.factor * pull
         by_own = np.einsum("id,id->i", self.slopes @ self.weight, -pull)
         return by_own, np.einsum("jd,jd->j", self.slopes.T @ pull, self.weight)
 
 
 class SortedHinges:
-    """The same for ℓ = (margin + t)₊ or its square, by sorting: O(B log B), and in double precision."""
+    """The same sums for ℓ = (margin + t)₊ or its square, by sorting: O(B log B), in double precision."""
 
     def __init__(self, surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> None:
         self.power, self.margin, self.weight = surrogate.hinge_power or 1, surrogate.margin, weight
@@ -137,20 +148,21 @@ class SortedHinges:
         self.sums, self.slopes = powers[self.power], powers[self.power - 1]
 
     def pull_back(self, pull: Array) -> tuple[Array, Array]:
-        """The gradient of the sum of pull · sums in the own scores and in the rivals."""
-        # Seen from the rivals, the thresholds are the points, mirrored.
+        """Return the gradient of the sum of pull · sums with respect to the own scores and to the rivals."""
+        # From the rivals' point of view, the thresholds are the points, mirrored.
         by_rival = _sweep(-self.rivals, -self.own, pull, self.power - 1, self.margin)[self.power - 1]
         by_own = np.einsum("id,id->i", self.slopes, -self.power * pull)
         return by_own, np.einsum("jd,jd->j", by_rival, self.power * self.weight)
 
 
 def _sweep(thresholds: Array, points: Array, weights: Array, power: int, margin: float) -> list[Array]:
-    """For k up to ``power``, the sums over points x of weight · (margin + x - threshold)₊^k, [thresholds, columns].
+    """Return the sums over points x of weight · (margin + x - threshold)₊^k for all k up to ``power``.
 
-    As :func:`fcco.functional._hinges.hinge_sums`: going down through all of them, each power is the integral of the one
-    before, so that numbers of one sign are added and none are subtracted, however far apart the scores lie.
+    Each sum has shape (thresholds, columns). As in :func:`fcco.functional._hinges.hinge_sums`, the sweep goes downwards
+    over thresholds and points, and each power is the integral of the previous one. It only adds numbers of one sign and
+    never subtracts, however far apart the scores are.
     """
-    # Thresholds come first, and the sort is stable: a point at the threshold is not above it.
+    # Thresholds come first and the sort is stable, so a point at the threshold does not count as above it.
     lowered = thresholds - margin
     level = np.concatenate([lowered, points])
     rest = np.concatenate([lost_digits(thresholds, lowered, margin), np.zeros_like(points)])
@@ -170,19 +182,20 @@ def _sweep(thresholds: Array, points: Array, weights: Array, power: int, margin:
 
 
 def _shift(sums: Array) -> Array:
-    """What each sum was one place earlier."""
+    """Return the sums shifted by one place, starting with 0."""
     shifted = np.zeros_like(sums)
     shifted[1:] = sums[:-1]
     return shifted
 
 
 def compare(surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> Pairs | SortedHinges:
-    """Sums of the surrogate over the rivals, in the cheaper way: sorting pays from some 250 rows on."""
+    """Return the sums of the surrogate over the rivals in the cheaper way; sorting pays off from about 250 rows."""
     many = len(own) * len(rivals) > 250**2
     return (SortedHinges if surrogate.hinge_power is not None and many else Pairs)(surrogate, own, rivals, weight)
 
 
 def _value_and_slope(surrogate: Surrogate, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ℓ and its derivative for the surrogates "logistic" and "sigmoid"."""
     values = surrogate(t)
     share = torch.sigmoid(t)
     return values, share if surrogate.name == "logistic" else share * (1 - share)
@@ -199,7 +212,10 @@ def fused_average_precision(
     n_pos: int,
     exact: bool,
 ) -> Tensor | None:
-    """The loss, f = -u_1 / u_2; None where the batch lacks what an estimate needs. ``own_value`` is ℓ(0)."""
+    """Return the average precision loss, f = -u_1 / u_2, or None if the batch lacks what an estimate needs.
+
+    ``own_value`` is ℓ(0).
+    """
     batch = split_batch(scores, target, index, coupled.n, positives_first=True)
     if batch is None:
         return None
@@ -208,7 +224,7 @@ def fused_average_precision(
     if m > n_pos or k > n - n_pos or (exact and m == 1 < n_pos):
         return None
     of_positive = (n_pos - 1) / max(m - 1, 1) / n if exact else n_pos / m / n
-    # The own term, among the others at first, weighs 1 / n_pos of what it is to weigh: that takes double precision.
+    # The own term is first summed with the others, at 1 / n_pos of its final weight. This needs double precision.
     h = batch.scores.astype(np.float64) if exact else batch.scores
     weight = np.zeros((m + k, 2), h.dtype)
     weight[:m], weight[m:, 1] = of_positive, (n - n_pos) / k / n
@@ -218,8 +234,8 @@ def fused_average_precision(
         inner = sums.astype(batch.scores.dtype, copy=False)
         if not math.isfinite(np.add.reduce(inner, None)):
             return None
-        new, at = coupled.track_arrays(inner, batch.outer_rows)
-        # f(u) = -u_1 / u_2, whose slopes are -1 / u_2 and u_1 / u_2².
+        new, at = track(coupled, inner, batch.outer_rows)
+        # The derivatives of f(u) = -u_1 / u_2 are -1 / u_2 and u_1 / u_2².
         share = at[:, 0] / at[:, 1]
         pull = np.empty(inner.shape, h.dtype)
         np.divide(-1 / m, at[:, 1], out=pull[:, 0], casting="unsafe")
@@ -233,7 +249,7 @@ def fused_average_precision(
 def fused_p_norm_push(
     coupled: CoupledLoss, scores: Tensor, target: Tensor, index: Any, *, surrogate: Surrogate, p: float
 ) -> Tensor | None:
-    """The loss, f = u^p; None where the batch lacks a class, or is to be refused."""
+    """Return the p-norm push loss, f = u^p, or None if the batch lacks a class or is invalid."""
     batch = split_batch(scores, target, index, coupled.n, positives_first=False)
     if batch is None or len(batch.outer_rows) > coupled.n_outer:
         return None
@@ -248,15 +264,15 @@ def fused_p_norm_push(
         inner = pairs.sums[:, 0].astype(own.dtype, copy=False)
         if not math.isfinite(np.add.reduce(inner)):
             return None
-        new, at = coupled.track_arrays(inner, batch.outer_rows)
+        new, at = track(coupled, inner, batch.outer_rows)
         gradient = np.concatenate(pairs.pull_back((-p / m * at ** (p - 1))[:, None]))
         return batch.loss(scores, np.add.reduce(new**p) / m, gradient)
 
 
 def _exp_push(coupled: CoupledLoss, rows: Array, own: Array, rivals: Array, p: float) -> tuple[float, Array] | None:
-    """The value and the gradient for ℓ = exp, in log space, where the sum over rivals is the same for all.
+    """Return the value and the gradient for ℓ = exp, in log space, where the sum over rivals is the same for all.
 
-    None where scores are so far apart that their differences are not finite.
+    Returns None if scores are so far apart that their differences are not finite.
     """
     lowest = np.minimum.reduce(rivals)
     share = np.exp(lowest - rivals)
@@ -264,8 +280,8 @@ def _exp_push(coupled: CoupledLoss, rows: Array, own: Array, rivals: Array, p: f
     inner = (own - lowest) + own.dtype.type(math.log(total / len(rivals)))
     if not math.isfinite(np.add.reduce(inner)):
         return None
-    new, at = coupled.track_arrays(inner, rows)
-    # d u^p / d log g is p u^p g / u, one exponential.
+    new, at = track(coupled, inner, rows)
+    # The derivative of u^p with respect to log g is p u^p g / u, which takes a single exponential.
     slope = p / len(own) * np.exp((p - 1) * at + inner)
     value = np.add.reduce(np.exp(p * new)) / len(own)
     return value, np.concatenate((slope, share * (-np.add.reduce(slope) / total)))

@@ -1,4 +1,4 @@
-"""MAML as a loss: a table of adapted weights, one row a task."""
+"""MAML as a loss, with a table of adapted weights that has one row per task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fcco.losses._base import Loss
 
 
 class _QueryLoss:
-    """f_i(u; ι): the loss of weights u on the query data ι of the tasks."""
+    """The outer function f_i(u; ι): the loss of the weights u on the query data ι of task i."""
 
     def __init__(self, loss: TaskLoss) -> None:
         self.loss = loss
@@ -28,28 +28,54 @@ class MAMLLoss(Loss):
 
     .. math:: F(w) = \frac 1 n \sum_i L_i\bigl(w - \alpha \nabla L_i(w)\bigr)
 
-    The table holds the adapted weights of every task, averaged over the support sets it has been seen with: n rows of
-    as many values as the model has parameters. f is stochastic: the query data come with the call.
+    The table holds the adapted weights of every task, averaged over the support sets of its visits. It has n rows, each
+    with as many values as the model has parameters. f is stochastic: the query data are passed with each call.
 
-    Called as ``loss(model, support, query, index)``; support and query are inputs and targets, [B1, examples, ...].
-    (``torch.compile`` makes one graph of it in the present torch, and breaks it in torch 2.4.)
+    Parameters
+    ----------
+    n : int
+        The number of tasks.
+    n_parameters : int
+        The number of parameters of the model; see also :meth:`for_model`.
+    lr : float
+        The step size α of the inner step, positive.
+    loss : callable, default ``torch.nn.functional.mse_loss``
+        Maps the predictions and targets of one task to a scalar.
+    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the usual MAML.
 
-    The default, SOAP with γ = 0.7, was chosen by measurement: see docs/defaults.md.
+    Raises
+    ------
+    ValueError
+        If ``lr`` is not positive.
 
-    Args:
-        n: tasks; ``index`` lies in [0, n).
-        n_parameters: of the model (or see :meth:`for_model`).
-        lr: α, of the inner step.
-        loss: from predictions and targets of one task to a scalar.
-        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is MAML as usual.
+    See Also
+    --------
+    fcco.functional.maml_loss : The exact objective.
 
+    Notes
+    -----
+    **Call.** ``loss(model, support, query, index)`` returns a scalar.
+
+    - ``model`` is an ``nn.Module`` with ``n_parameters`` parameters.
+    - ``support`` and ``query`` are pairs of inputs and targets, each of shape (B1, examples, ...).
+    - ``index`` has shape (B1,) and holds rows in [0, n).
+
+    ``torch.compile`` makes a single graph of the loss with the current torch; with torch 2.4 there is a graph break.
+
+    The default rule was chosen by measurement; see docs/defaults.md.
+
+    References
+    ----------
+    .. [1] Finn, Abbeel and Levine, *Model-Agnostic Meta-Learning*, ICML 2017.
+
+    Examples
+    --------
     >>> import torch
     >>> model = nn.Linear(1, 1)
     >>> loss_fn = MAMLLoss.for_model(model, n=100, lr=0.1)
     >>> x = torch.randn(3, 5, 1)
     >>> loss_fn(model, (x, 2 * x), (x, 2 * x), index=torch.tensor([7, 0, 99])).backward()
-
-    Reference: Finn, Abbeel and Levine, *Model-Agnostic Meta-Learning*, ICML 2017.
     """
 
     estimated_from = "support"
@@ -69,13 +95,32 @@ class MAMLLoss(Loss):
 
     @classmethod
     def for_model(cls, model: nn.Module, n: int, lr: float, **options: object) -> MAMLLoss:
-        """With rows as long as the model has parameters."""
+        """Create the loss with rows as long as the model has parameters.
+
+        Parameters
+        ----------
+        model : nn.Module
+            The model to train.
+        n : int
+            The number of tasks.
+        lr : float
+            The step size α of the inner step, positive.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        MAMLLoss
+            The loss.
+        """
         return cls(n, parameter_count(model), lr, **options)  # type: ignore[arg-type]
 
     def forward(self, model: nn.Module, support: Data, query: Data, index: Tensor) -> Tensor:
-        """The loss of a batch of tasks, differentiable in the model's parameters."""
+        """Return the loss of a batch of tasks, differentiable with respect to the model's parameters."""
         if parameter_count(model) != self.table.dim:
-            raise ValueError(f"the model has {parameter_count(model)} parameters, the table's rows {self.table.dim}")
+            raise ValueError(
+                f"model must have {self.table.dim} parameters, like the table's rows; got {parameter_count(model)}"
+            )
 
         def estimate(pool: Pool) -> Tensor:
             inner = adapt(model, support, lr=self.lr, loss=self.loss)

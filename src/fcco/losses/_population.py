@@ -1,6 +1,7 @@
-"""Refusing batches that contradict what a loss was told of the training data.
+"""Checks of a batch against what a loss knows about the training data.
 
-Only where looking is free: eagerly, on the CPU. An example that stands twice in a batch counts once.
+The checks only run if reading values is free: in eager mode on the CPU. An example that appears twice in a batch counts
+once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fcco.functional._tensors import narrower
 
 
 class Stratum(NamedTuple):
-    """A part of the training data: what a member of it is called, how many there are, and who said so."""
+    """A part of the training data: the noun for a member, the number of members, and where that number is from."""
 
     noun: str
     size: int | None = None
@@ -26,16 +27,24 @@ class Stratum(NamedTuple):
 
     @property
     def one(self) -> str:
+        """The noun with an indefinite article."""
         return f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
 
 
 def check_members(pool: Pool, label: int, strata: tuple[Stratum, Stratum]) -> None:
-    """Refuse a pool with an example that is both a member and not, or with more of either than the training data have.
+    """Raise if the pool contradicts the training data.
 
-    Args:
-        pool: its last column says who is a member. Without rows, nothing is known of the training data.
-        label: of members.
-        strata: the members, and the others.
+    This is the case if an example is both a member and not, or if there are more of either than in the training data.
+
+    Parameters
+    ----------
+    pool : Pool
+        The examples. The last column is compared with ``label``. Without rows, nothing is known about the training
+        data.
+    label : int
+        The label of members.
+    strata : tuple of two Stratum
+        The members, and the others.
     """
     rows = pool.rows
     if rows is None or not reads_are_free(rows):
@@ -44,29 +53,34 @@ def check_members(pool: Pool, label: int, strata: tuple[Stratum, Stratum]) -> No
     distinct = rows[member].unique(), rows[~member].unique()
     for found, stratum in zip(distinct, strata, strict=True):
         if stratum.size is not None and len(found) > stratum.size:
-            raise ValueError(f"the batch has {_some(len(found), stratum.noun)}, and {stratum.known}")
+            most = _with_noun(stratum.size, f"distinct {stratum.noun}")
+            raise ValueError(f"the batch must have at most {most} ({stratum.known}); got {len(found)}")
     both = distinct[0][torch.isin(*distinct)]
     if len(both):
-        raise ValueError(f"the batch has row {int(both[0])} both as {strata[0].one} and as {strata[1].one}")
+        raise ValueError(
+            f"each row must have one label; the batch has row {int(both[0])} both as {strata[0].one} "
+            f"and as {strata[1].one}"
+        )
 
 
 def split(n: int, size: int, name: str, members: str, others: str) -> tuple[Stratum, Stratum]:
-    """The strata of n examples of which ``size`` are members, as the argument ``name`` says."""
-    rest = f"{name} = {size} of n = {n} leaves {n - size}"
-    return Stratum(members, size, f"{name} is {size}"), Stratum(others, n - size, rest)
+    """Return the strata of n examples of which ``size`` are members, as given by the argument ``name``."""
+    rest = f"n = {n}, {name} = {size}"
+    return Stratum(members, size, f"{name} = {size}"), Stratum(others, n - size, rest)
 
 
 def outer_only(n_outer: int, members: str, others: str) -> tuple[Stratum, Stratum]:
-    """The strata where only the number of outer examples is known."""
-    return Stratum(members, n_outer, f"the training targets have {n_outer}"), Stratum(others)
+    """Return the strata if only the number of outer examples is known."""
+    return Stratum(members, n_outer, "counted in the training targets"), Stratum(others)
 
 
-def _some(count: int, noun: str) -> str:
+def _with_noun(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless the count is 1."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def check_class_sizes(rows: Tensor | None, labels: Tensor, class_sizes: Tensor | None) -> None:
-    """Refuse a batch with an example of two classes, or with more members of a class than the training data have."""
+    """Raise if an example of the batch has two classes, or if a class has more members than in the training data."""
     if rows is None or class_sizes is None or not reads_are_free(rows):
         return
     members, classes = torch.stack([rows, labels.long()]).unique(dim=1)
@@ -74,30 +88,36 @@ def check_class_sizes(rows: Tensor | None, labels: Tensor, class_sizes: Tensor |
     if bool(twice.any()):
         place = int(twice.nonzero()[0])
         raise ValueError(
-            f"the batch has row {int(members[place])} both in class {int(classes[place])} and in class "
-            f"{int(classes[place + 1])}"
+            f"each row must have one class; the batch has row {int(members[place])} both in class "
+            f"{int(classes[place])} and in class {int(classes[place + 1])}"
         )
     in_batch = classes.bincount(minlength=len(class_sizes))
     excess = in_batch > class_sizes
     if bool(excess.any()):
         label = int(excess.nonzero()[0])
         raise ValueError(
-            f"the batch has {_some(int(in_batch[label]), 'example')} of class {label}, and class_sizes[{label}] is "
-            f"{int(class_sizes[label])}"
+            f"the batch must have at most class_sizes[{label}] = {int(class_sizes[label])} distinct examples of class "
+            f"{label}; got {int(in_batch[label])}"
         )
 
 
 def check_lists(
     rows: Tensor | None, relevance: Tensor, query: Tensor, lists: Lists | None, digits: torch.dtype
 ) -> None:
-    """Refuse items whose relevance, or whose query, is another one than in the training data.
+    """Raise if the relevance or the query of an item differs from the training data.
 
-    Args:
-        rows: [B], which item each is; None: nothing is known of the training data.
-        relevance: [B].
-        query: [B].
-        lists: what is known of the items, [B] each.
-        digits: of the relevances that are known.
+    Parameters
+    ----------
+    rows : Tensor of shape (B,) or None
+        The row of each item; None if nothing is known about the training data.
+    relevance : Tensor of shape (B,)
+        The relevances of the batch.
+    query : Tensor of shape (B,)
+        The queries of the batch.
+    lists : Lists or None
+        What is known about the items, each tensor of shape (B,).
+    digits : torch.dtype
+        The dtype in which the training relevances were given.
     """
     if rows is None or lists is None or not reads_are_free(rows):
         return
@@ -106,18 +126,18 @@ def check_lists(
     if bool(differs.any()):
         place = int(differs.nonzero()[0])
         raise ValueError(
-            f"relevance[{place}] is {relevance[place].item()}, and that of row {int(rows[place])} was "
-            f"{lists.relevance[place].item()} in the training data"
+            f"relevance must be {lists.relevance[place].item()} for row {int(rows[place])}, as in the training data; "
+            f"got {relevance[place].item()} at position {place}"
         )
     together = same(query, None)
     differs = together != same(lists.number, None)
     if bool(differs.any()):
         first, second = differs.nonzero()[0].tolist()
         one, other = int(query[first]), int(query[second])
-        given = f"query[{first}] and query[{second}] are both {one}"
+        given = f"{one} at positions {first} and {second}"
         if one != other:
-            given = f"query[{first}] is {one} and query[{second}] is {other}"
+            given = f"{one} at position {first} and {other} at position {second}"
         raise ValueError(
-            f"{given}, and rows {int(rows[first])} and {int(rows[second])} were of "
-            f"{'different queries' if one == other else 'one query'} in the training data"
+            f"query must be {'different' if one == other else 'the same'} for rows {int(rows[first])} and "
+            f"{int(rows[second])}, as in the training data; got {given}"
         )

@@ -18,40 +18,64 @@ from fcco.schedules import Power
 
 
 def _mean_of_both(log_u: Tensor) -> Tensor:
+    """Return the mean over both anchors."""
     return log_u.mean(1)
 
 
 class NCALoss(Loss):
-    r"""Negative of the expected accuracy of a random nearest neighbour, among all training data.
+    r"""Negative of the expected accuracy of a stochastic nearest neighbour, among all training data.
 
     .. math:: F = -\frac 1 n \sum_i p_i, \qquad
         p_i = \frac{\sum_{j \ne i, y_j = y_i} e^{-|z_i - z_j|^2}}{\sum_{j \ne i} e^{-|z_i - z_j|^2}}
 
-    or, with ``log_likelihood``, of the mean of log p_i, over the examples that have a mate in their class. It is the
-    one that pulls at examples far from their mates, where p_i and its slope are nearly 0.
+    With ``log_likelihood``, F is the negative mean of log p_i over the examples that have a *mate*, which is another
+    example of the same class. This objective also attracts examples that are far from their mates, where p_i and its
+    slope are nearly 0.
 
-    Called as ``loss(embeddings, labels, index)`` with [B, d], [B] and [B]; in log space.
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    class_sizes : array-like of shape (C,) or None, default None
+        The number of members of each class 0 ... C - 1; see also :meth:`from_targets`. If given, the own class is
+        weighed separately, and the batch may hold any share of it. If the batch has all classes, it may hold any share
+        of the others as well. If it lacks some, its examples of other classes are taken as a random sample of all of
+        them. This holds for random batches and for :class:`fcco.data.ClassSampler`, which visits classes in proportion
+        to their sizes. Batches that draw some of the classes with equal probabilities give too much weight to small
+        classes. If None, the batch is taken as a random sample of the training set.
+    rule : Rule or None, default None
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. None means
+        ``fcco.SOAP(gamma=0.9)`` or, with ``log_likelihood``, SOAP with γ = 1 / visits^0.1, which is 0.8 after 10 visits
+        of a row and 0.6 after 200.
+    log_likelihood : bool, default False
+        Whether to average log p_i instead of p_i. An example without a mate in the batch then has no term.
 
-    The default, SOAP with γ = 0.9, was chosen by measurement: see docs/defaults.md.
+    Raises
+    ------
+    ValueError
+        If ``class_sizes`` are not nonnegative integers that add up to n.
 
-    Args:
-        n: training examples; ``index`` lies in [0, n).
-        class_sizes: members of class 0, 1, ... (or see :meth:`from_targets`). If given, the batch may hold any share of
-            the own class, which is weighed apart; and any shares of the others, where it has them all. Where it does
-            not, the others in it are taken as drawn at random from all others: right for random batches, and for
-            :class:`fcco.data.ClassSampler`, which visits classes in proportion to their sizes; batches that draw some
-            of the classes with equal probabilities overweigh strangers from small ones. If None, the batch is taken as
-            drawn at random altogether.
-        rule: see :class:`fcco.SOX`; ``fcco.BSGD()`` is the in-batch loss. None: the default; with ``log_likelihood``,
-            SOAP with γ = 1 / visits^0.1, which is 0.8 after 10 visits of a row and 0.6 after 200.
-        log_likelihood: the mean of log p_i rather than of p_i. An example without a mate in the batch then has no term.
+    See Also
+    --------
+    fcco.functional.nca_loss : The exact objective.
 
+    Notes
+    -----
+    **Call.** ``loss(embeddings, labels, index)`` takes embeddings of shape (B, d), labels (integers) of shape (B,), and
+    rows in [0, n) of shape (B,). It returns a scalar. The loss works in log space.
+
+    The default rule was chosen by measurement; see docs/defaults.md.
+
+    References
+    ----------
+    .. [1] Goldberger et al., *Neighbourhood Components Analysis*, NIPS 2004.
+
+    Examples
+    --------
     >>> import torch
     >>> loss_fn = NCALoss(n=5)
     >>> embeddings = torch.tensor([[0.0], [1.0], [2.0]], requires_grad=True)
     >>> loss_fn(embeddings, torch.tensor([0, 0, 1]), index=torch.tensor([4, 0, 2])).backward()
-
-    Reference: Goldberger et al., *Neighbourhood Components Analysis*, NIPS 2004.
     """
 
     class_sizes: Tensor | None
@@ -72,21 +96,37 @@ class NCALoss(Loss):
             class_sizes = as_values(class_sizes)
             counts = class_sizes.dim() == 1 and not class_sizes.is_floating_point()
             if not counts or (class_sizes < 0).any() or int(class_sizes.sum()) != self.n:
-                raise ValueError(f"class_sizes must be counts that add up to n = {self.n}, got {class_sizes.tolist()}")
+                raise ValueError(
+                    f"class_sizes must be integers >= 0 that add up to n = {self.n}; got {class_sizes.tolist()}"
+                )
         self.register_buffer("class_sizes", class_sizes, persistent=False)
         self._identify(class_sizes=class_sizes)
 
     @classmethod
     def from_targets(cls, labels: Any, **options: Any) -> NCALoss:
-        """With n and the class sizes counted in the training labels, 0 ... C - 1."""
+        """Create the loss with n and the class sizes counted in the training labels.
+
+        Parameters
+        ----------
+        labels : array-like of shape (n,)
+            The class of each training example, an integer in 0 ... C - 1.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        NCALoss
+            The loss.
+        """
         class_sizes = count_members(labels, "labels")
         return cls(int(class_sizes.sum()), class_sizes, **options)
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """The loss of a batch: embeddings [B, d], labels and rows [B]."""
+        """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
         return self._loss(self._estimate, embeddings, labels, index=index)
 
     def _estimate(self, pool: Pool) -> Estimate:
+        """Estimate the inner values of the own examples of a pool."""
         estimate = nca_inner(
             *pool.own,
             rivals=pool.rivals,
@@ -105,28 +145,52 @@ class ContrastiveLoss(Loss):
     .. math:: F = \frac{1}{2n} \sum_i \sum_{a \in \{first, second\}}
         \log \operatorname{mean}_c\, e^{(s(a_i, c) - s(first_i, second_i)) / \tau}
 
-    Called as ``loss(first, second, index)`` with [B, d], [B, d] and [B], which are normalised here; in log space.
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    temperature : float, default 0.1
+        The temperature τ, positive.
+    mode : {"two_views", "cross_modal"}, default "two_views"
+        With "two_views", the candidates c are both views of all other examples. With "cross_modal", for image and text
+        for example, they are those of the other modality.
+    include_positive : bool, default False
+        Whether the positive pair is also a candidate.
+    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
+        How rows are updated; see :class:`fcco.SOX`.
+    own_term : {"exact", "sampled"}, default "exact"
+        How to weigh the positive pair, if it is included. With "exact" it is one candidate next to all n - 1 others.
+        With "sampled" it is one next to those of the batch.
+
+    Raises
+    ------
+    ValueError
+        If ``temperature`` is not positive, or if ``mode`` or ``own_term`` is invalid.
+
+    See Also
+    --------
+    fcco.functional.contrastive_loss : The exact objective.
+
+    Notes
+    -----
+    **Call.** ``loss(first, second, index)`` takes two tensors of shape (B, d), which the loss normalises, and rows in
+    [0, n) of shape (B,). It returns a scalar. The loss works in log space.
+
     ``ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())`` has the gradient of InfoNCE:
-    SimCLR's NT-Xent with two views, CLIP's cross entropy in both directions across modalities.
+    with two views that of SimCLR's NT-Xent, and across modalities that of CLIP's cross entropy in both directions.
 
-    The default, SOAP with γ = 0.7 and an exact own term, was chosen by measurement: see docs/defaults.md.
+    The default rule and own term were chosen by measurement; see docs/defaults.md.
 
-    Args:
-        n: training examples; ``index`` lies in [0, n).
-        temperature: τ.
-        mode: "two_views" of one thing: the candidates are both views of all others. "cross_modal", image and text: the
-            candidates are of the other kind.
-        include_positive: the positive pair is a candidate too.
-        rule: see :class:`fcco.SOX`.
-        own_term: of the positive pair, if it is included: "exact", one candidate beside all n - 1 others, or "sampled",
-            one beside those of the batch.
+    References
+    ----------
+    .. [1] Yuan et al., *Provable Stochastic Optimization for Global Contrastive Learning*, ICML 2022.
 
+    Examples
+    --------
     >>> import torch
     >>> loss_fn = ContrastiveLoss(n=5)
     >>> first, second = torch.eye(3).requires_grad_(), torch.eye(3)
     >>> loss_fn(first, second, index=torch.tensor([4, 0, 2])).backward()
-
-    Reference: Yuan et al., *Provable Stochastic Optimization for Global Contrastive Learning*, ICML 2022.
     """
 
     estimated_from = "first"
@@ -148,10 +212,11 @@ class ContrastiveLoss(Loss):
         self.own_term: OwnTerm = own_term
 
     def forward(self, first: Tensor, second: Tensor, index: Tensor) -> Tensor:
-        """The loss of a batch: two views or kinds of each example [B, d], and rows [B]."""
+        """Return the loss of a batch from two views or modalities, each of shape (B, d), and rows of shape (B,)."""
         return self._loss(self._estimate, first, second, index=index)
 
     def _estimate(self, pool: Pool) -> Estimate:
+        """Estimate the inner values of the own examples of a pool, with either view as the anchor."""
         return contrastive_inner(
             *pool.own,
             rivals=pool.rivals,

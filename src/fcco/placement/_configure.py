@@ -1,4 +1,4 @@
-"""Saying how losses are to run on several ranks, and taking their state out of them."""
+"""Configuring how losses run on several ranks, and saving their state."""
 
 from __future__ import annotations
 
@@ -21,30 +21,43 @@ def configure(
     group: Any = None,
     alone: bool = False,
 ) -> Module:
-    """Say how a loss, or every loss within a module, runs where there are several ranks.
+    """Configure how a loss, or every loss within a module, runs on several ranks.
 
-    Not calling it is the same as calling it without options: every rank has the whole table, and inner sets span the
-    ranks, so that k ranks with batches of B take the step of one process with a batch of k·B. Call it on all ranks,
-    after the process group is there, and before ``DistributedDataParallel`` wraps a module that contains the loss.
-    Without a process group ``sharded`` has no effect, now or later.
+    A loss that is not configured behaves as with the default options: every rank keeps the whole table, and inner sets
+    span the ranks, so that k ranks with batches of B take the step of one process with a batch of k·B. Call this
+    function on all ranks, after the process group is initialised, and before ``DistributedDataParallel`` wraps a module
+    that contains the loss. Without a process group ``sharded`` has no effect.
 
-    Args:
-        module: a loss, :class:`fcco.CoupledLoss`, or a module that contains some.
-        sharded: every rank has n/k rows of the table, and is sent what others sample of them. Whatever the table holds
-            is kept.
-        gather: inner sets are made of the batches of all ranks. False: of the own batch alone, as in a process by
-            itself; the table is one for all ranks in either case.
-        offload: the table stays on the CPU when the loss is moved to an accelerator.
-        group: the process group; None: the default one. Gradients are taken to be averaged over it.
-        alone: the loss takes its steps by itself, as if there were no group: for training on one rank only, or another
-            model on each.
+    Parameters
+    ----------
+    module : Module
+        A loss, a :class:`fcco.CoupledLoss`, or a module that contains some.
+    sharded : bool, default=False
+        Whether every rank keeps only n/k rows of the table, and receives what the others sample of them. The present
+        values are kept.
+    gather : bool, default=True
+        Whether inner sets are made of the batches of all ranks, or of the rank's own batch alone. In either case all
+        ranks share one table.
+    offload : bool, default=False
+        Whether the table stays on the CPU when the loss moves to an accelerator.
+    group : Any, optional
+        The process group. By default, it is the default group. Gradients must be averaged over it.
+    alone : bool, default=False
+        Whether the loss takes its steps by itself, as if there were no group. This is for training on one rank only,
+        or a different model on each.
 
-    Returns:
+    Returns
+    -------
+    Module
         The module.
 
-    Raises:
-        ValueError: a rule that tracks all rows (SCGD, NASA) is to be sharded, or a loss that is alone.
+    Raises
+    ------
+    ValueError
+        The table of a rule that tracks all rows (SCGD, NASA), or of a loss that is alone, is to be sharded.
 
+    Examples
+    --------
     >>> import fcco
     >>> loss_fn = configure(fcco.losses.CoxLoss(n=1000), sharded=True)  # one process: the table as it is
     >>> len(loss_fn.table.u)
@@ -72,18 +85,25 @@ def configure(
 
 
 def gather(*tensors: Tensor, group: Any = None) -> tuple[Tensor, ...]:
-    """The rows of all ranks, one rank's after the other's, with gradient; for inner estimates of one's own.
+    """Return the rows of all ranks, in the order of the ranks, with gradient: for inner estimates of your own.
 
-    Ranks may have different numbers of rows, also none. Backwards, a rank's rows receive what they contribute to the
-    losses of all ranks. Without a process group it returns what it is given.
+    Ranks may have different numbers of rows, or none. In backward, a rank's rows receive what they contribute to the
+    losses of all ranks. Without a process group, the tensors are returned as they are.
 
-    Args:
-        tensors: [B, ...] each, of the same dtypes and shapes but for B on all ranks.
-        group: the process group; None: the default one.
+    Parameters
+    ----------
+    tensors
+        [B, ...] each. Dtypes and shapes, except for B, are the same on all ranks.
+    group : Any, optional
+        The process group. By default, it is the default group.
 
-    Raises:
-        ValueError: on all ranks, where the tensors of one differ in length, or from those of another in dtype or shape.
+    Raises
+    ------
+    ValueError
+        On all ranks, if the tensors of one rank differ in length, or differ from those of another in dtype or shape.
 
+    Examples
+    --------
     >>> import torch
     >>> (scores,) = gather(torch.ones(2))
     """
@@ -92,11 +112,11 @@ def gather(*tensors: Tensor, group: Any = None) -> tuple[Tensor, ...]:
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:
-    """``state_dict`` with the tables of sharded losses whole, as a copy on the CPU; all ranks call it together.
+    """Return a copy of ``state_dict`` on the CPU, with sharded tables whole. All ranks must call it together.
 
-    Parameters that ``fully_shard`` has divided are whole in it too. It is the ``state_dict`` of the same module in one
-    process: ``torch.save`` it on one rank, and load it with ``torch.load(..., weights_only=True)`` and
-    ``load_state_dict`` under any number of ranks, sharded or not.
+    Parameters that ``fully_shard`` has divided are whole as well. The result is the ``state_dict`` of the same module
+    in one process: call ``torch.save`` on one rank, and load it with ``torch.load(..., weights_only=True)`` and
+    ``load_state_dict`` on any number of ranks, sharded or not.
 
     >>> import fcco
     >>> list(full_state_dict(fcco.InnerTable(n=3)))
@@ -117,7 +137,7 @@ def _whole(value: Any) -> Any:
 
 
 def snapshot(module: nn.Module) -> dict[str, Any]:
-    """``state_dict`` as a copy, which further steps do not change: what ``async_save`` is to be given.
+    """Return a copy of ``state_dict`` that further steps do not change, to be passed to ``async_save``.
 
     >>> import fcco, torch
     >>> table = fcco.InnerTable(n=3)

@@ -1,4 +1,4 @@
-"""What ranks say to each other: a word of agreement before every step, and rows of tensors, packed into bytes."""
+"""Messages between ranks: an agreement before every step, and rows of tensors, packed into bytes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _AVAILABLE = dist.is_available()
 
 @dataclass(frozen=True)
 class Layout:
-    """How a loss is to run under a process group; what it is before anything is said.
+    """How a loss runs under a process group.
 
-    ``group`` is a process group, or None for the default one; deepcopy shares it, since it cannot be copied. A loss
-    that is ``alone`` takes its steps by itself, whatever group there is.
+    ``group`` is a process group, or None for the default one. A deep copy shares it, since it cannot be copied. A loss
+    that is ``alone`` takes its steps by itself, even if there is a group.
     """
 
     gather: bool = True
@@ -45,13 +45,13 @@ class Group:
         return self
 
     def span(self, lengths: Sequence[int]) -> slice:
-        """Where this rank's rows stand among all ranks' rows, one rank's after the other's."""
+        """Return the slice of this rank's rows among all ranks' rows, in the order of the ranks."""
         start = sum(lengths[: self.rank])
         return slice(start, start + lengths[self.rank])
 
 
 def current_group(layout: Layout) -> Group | None:
-    """The ranks to take a step with; None where there are no others."""
+    """Return the ranks to take a step with, or None if there are no others."""
     if not (_AVAILABLE and dist.is_initialized()) or layout.alone:
         return None
     size = dist.get_world_size(layout.group)
@@ -61,7 +61,7 @@ def current_group(layout: Layout) -> Group | None:
 
 
 def device_of(group: Group) -> torch.device:
-    """Where messages of the group may always be."""
+    """Return the device that the group's messages must be on."""
     return torch.device("cuda" if "nccl" in dist.get_backend(group.handle) else "cpu")
 
 
@@ -70,16 +70,24 @@ def agree(
 ) -> list[list[float]]:
     """Tell every rank some numbers of this one; raise on all of them if any has an error, or differs from the others.
 
-    All such messages are of one length, so that ranks which are not at the same one notice.
+    All such messages have one length, so that ranks which are at different messages notice.
 
-    Args:
-        group: the ranks.
-        error: what is wrong with this rank's batch, if anything.
-        numbers: [2] of float64.
-        settings: what must be the same on all ranks, by name.
-        each: [k], one more number for each rank by itself.
+    Parameters
+    ----------
+    group : Group
+        The ranks.
+    error : Exception | None
+        What is wrong with this rank's batch, if anything.
+    numbers : Tensor
+        [2] of float64.
+    settings : Mapping[str, str]
+        What must be the same on all ranks, by name.
+    each : Tensor, optional
+        [k], one more number for each rank by itself.
 
-    Returns:
+    Returns
+    -------
+    list[list[float]]
         The numbers of every rank, with what it has for this one by itself as the last.
     """
     mark = int(digest("\n".join(f"{name}={text}" for name, text in settings.items()).encode()), 16)
@@ -103,7 +111,7 @@ def agree(
 
 
 def _tell(group: Group, settings: Mapping[str, str], device: torch.device) -> list[dict[str, str]]:
-    """What every rank has."""
+    """Return the settings of every rank."""
     content = torch.tensor(list(json.dumps(dict(settings)).encode()), dtype=torch.uint8, device=device)
     lengths = _gather_evenly(group, torch.tensor([len(content)], device=device)).tolist()
     (every,) = all_gather(group, [content], lengths)
@@ -111,7 +119,7 @@ def _tell(group: Group, settings: Mapping[str, str], device: torch.device) -> li
 
 
 def _difference(ranks: Sequence[Mapping[str, str]]) -> str:
-    """In what the first rank and another one differ: what both have, or else what one of them has not."""
+    """Describe how the first rank and another one differ: in settings of both, or else in one that is missing."""
     first = ranks[0]
     rank, other = next((rank, other) for rank, other in enumerate(ranks) if other != first)
     names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
@@ -132,7 +140,7 @@ def _gather_evenly(group: Group, rows: Tensor) -> Tensor:
 
 
 def all_gather(group: Group, columns: Sequence[Tensor], lengths: Sequence[int]) -> list[Tensor]:
-    """The rows of all ranks, one rank's after the other's; ``lengths`` says how many each has."""
+    """Return the rows of all ranks, in the order of the ranks; ``lengths`` are their numbers of rows."""
     rows, longest = pack(columns), max(lengths)
     if len(rows) < longest:
         rows = torch.cat([rows, rows.new_zeros(longest - len(rows), rows.shape[1])])
@@ -151,16 +159,16 @@ def all_to_all(group: Group, columns: Sequence[Tensor], to: Sequence[int], of: S
 
 
 def pack(columns: Sequence[Tensor]) -> Tensor:
-    """[rows, bytes]: tensors with the same number of rows, side by side."""
+    """Return [rows, bytes]: tensors with the same number of rows, side by side."""
     flat = (column.reshape(len(column), _width(column)) for column in columns)
-    # Copied, since an empty column may be of any strides.
+    # Copied, since an empty column may have any strides.
     return torch.cat([column.clone(memory_format=torch.contiguous_format).view(torch.uint8) for column in flat], 1)
 
 
 def unpack(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The reverse of :func:`pack`, into columns of the dtypes and shapes of ``like``."""
     widths = [_width(column) * column.element_size() for column in like]
-    # Copied, since a part of a row does not begin where its dtype can be read from.
+    # Copied, since a part of a row may begin at an address that is not aligned for its dtype.
     parts = (part.clone(memory_format=torch.contiguous_format) for part in rows.split(widths, 1))
     return [part.view(c.dtype).reshape(len(rows), *c.shape[1:]) for part, c in zip(parts, like, strict=True)]
 
@@ -170,7 +178,7 @@ def _width(column: Tensor) -> int:
 
 
 class _Gather(torch.autograd.Function):
-    """All ranks' rows; backwards, every rank is sent what its own rows contribute to the losses of all."""
+    """All ranks' rows. In backward, every rank receives what its own rows contribute to the losses of all."""
 
     @staticmethod
     def forward(ctx: Any, group: Group, lengths: Sequence[int], *columns: Tensor) -> tuple[Tensor, ...]:
@@ -196,10 +204,10 @@ class _Gather(torch.autograd.Function):
 def gather_batch(
     group: Group, columns: Sequence[Any], settings: Mapping[str, str] | None = None
 ) -> tuple[list[Tensor], slice]:
-    """The rows of all ranks, with gradient, and where this rank's stand among them.
+    """Return the rows of all ranks, with gradient, and the slice of this rank's rows.
 
-    Raises on all ranks where one has something else than tensors with the same number of rows, or differs from the
-    others in these or in what is ``settings``.
+    Raises an error on all ranks if one of them has anything but tensors with the same number of rows, or differs from
+    the others in their kinds or in ``settings``.
     """
     error: Exception | None = None
     device, settings = device_of(group), dict(settings or {})
@@ -236,8 +244,3 @@ def as_rows(values: Any, device: torch.device) -> Tensor:
     if rows.dim() == 0:
         raise ValueError(f"an argument has no dimension to gather along: {values!r}")
     return rows
-
-
-def is_nothing(index: Any) -> bool:
-    """Whether a rank has no rows in a batch that others have; anything but rows is for others to refuse."""
-    return hasattr(index, "__len__") and len(index) == 0

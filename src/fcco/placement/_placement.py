@@ -61,7 +61,7 @@ class Placement(ABC):
     table : InnerTable
         The rows that this process keeps.
     alone : bool
-        Whether the step concerns no other process.
+        Whether the step concerns no other process. If it does, this process may have no part in the batch.
     parts : int
         Number of processes that share the step. Gradients are averaged over them.
     """
@@ -87,10 +87,6 @@ class Placement(ABC):
     @abstractmethod
     def once(self, *columns: Tensor) -> Sequence[Tensor]:
         """Keep rows that all processes have alike on one of them; the others are left with none."""
-
-    @abstractmethod
-    def may_be_empty(self) -> bool:
-        """Whether this process may have no part in the batch."""
 
     @abstractmethod
     def refuse(self, error: Exception) -> NoReturn:
@@ -142,9 +138,6 @@ class Local(Placement):
     def once(self, *columns: Tensor) -> Sequence[Tensor]:
         return columns
 
-    def may_be_empty(self) -> bool:
-        return False
-
     def refuse(self, error: Exception) -> NoReturn:
         raise error
 
@@ -189,9 +182,6 @@ class _Together(Placement):
 
     def once(self, *columns: Tensor) -> Sequence[Tensor]:
         return columns if self.group.rank == 0 else [column[:0] for column in columns]
-
-    def may_be_empty(self) -> bool:
-        return True
 
     def refuse(self, error: Exception) -> NoReturn:
         numbers = torch.zeros(2, dtype=torch.float64, device=device_of(self.group))

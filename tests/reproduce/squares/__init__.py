@@ -3,13 +3,13 @@
 from functools import partial
 from pathlib import Path
 
-from fcco.reproduce import Experiment, Finding, Study, Task
-from fcco.reproduce._figures import band, finish, new_figure
+from fcco_reproduce import Experiment, Finding, Job, Study
+from fcco_reproduce._figures import band, finish, new_figure
 from reproduce import work
 
 
-def tasks(scale, settings):
-    return [Task(work.square, {"number": k}) for k in settings["numbers"]]
+def jobs(scale, settings):
+    return [Job(work.square, {"number": k}) for k in settings["numbers"]]
 
 
 def judge(results, settings):
@@ -36,7 +36,7 @@ def experiment(settings):
         name=settings["name"],
         claim=settings["claim"],
         method="`square(k)` for a few k.",
-        tasks=partial(tasks, settings=settings),
+        jobs=partial(jobs, settings=settings),
         judge=partial(judge, settings=settings),
         draw=draw,
         settings=settings,

@@ -1,0 +1,130 @@
+"""The command ``fcco reproduce``: experiments, from their settings to tables and figures."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fcco._extras import package_of
+from fcco_reproduce._record import command_of, write_records
+from fcco_reproduce._report import NAME, write_page
+from fcco_reproduce._study import CHECKPOINTS, Scale, Study, as_page, as_report, run_study
+
+STUDIES = {
+    "quick": "every method on data that ships with scikit-learn, in two minutes",
+    "theory": "the theorems hold, on problems with known constants",
+    "push": "the paper's tables and figures of p-norm push",
+    "nca": "the paper's figure of neighbourhood components analysis",
+    "ap": "the paper's figures and table of average precision on CIFAR",
+}
+NEEDED = ("markdown_it", "matplotlib", "numba", "PIL", "scipy", "sklearn", "threadpoolctl", "tqdm")
+EXAMPLES = """examples:
+  fcco reproduce quick
+  fcco reproduce theory --quick
+  fcco reproduce theory --only i,v --seeds 50 --out results/more-seeds
+  fcco reproduce theory --docs docs/theory.md
+  fcco reproduce push --config my_ijcnn1.toml
+
+An interrupted run goes on where it was: finished work is in OUT/cache.jsonl. Settings are in the TOML files of the
+study's folder, fcco_reproduce/STUDY; a changed copy, or a file with name = "..." and what differs, goes to --config.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command with ``commands``, the subparsers of ``fcco``."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="experiments, with their tables and figures",
+        description="Run the experiments of a study; write a CSV table and a PNG figure of each, and one HTML page.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("study", choices=STUDIES, help="; ".join(f"{name}: {what}" for name, what in STUDIES.items()))
+    parser.add_argument("--quick", action="store_true", help="small settings: about a minute, and no evidence")
+    parser.add_argument("--scale", metavar="NAME", help="a scale of the study's settings; --quick is --scale quick")
+    parser.add_argument(
+        "--config", type=Path, action="append", default=[], metavar="FILE", help="settings to lay over the shipped ones"
+    )
+    parser.add_argument("--seeds", type=int, help="independent runs of every setting (default: the study's)")
+    parser.add_argument("--only", metavar="KEYS", help="some of the experiments, such as i,iii")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: results/STUDY)")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results, as after an update of PyTorch")
+    parser.add_argument("--device", default="cpu", help="where to compute, for studies that can choose (default: cpu)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument(
+        "--docs", type=Path, metavar="PAGE", help="write a Markdown page too, figures in a folder beside"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """What the command prints.
+
+    Raises:
+        ValueError: an option outside its range.
+        ImportError: a package of the extra ``reproduce`` is missing.
+        OSError: data are missing, or a file cannot be written.
+    """
+    _check_packages()
+    study = load(arguments.study)
+    scale = _scale(arguments, study)
+    experiments = study.experiments(scale.name, arguments.only, arguments.config)
+    out = arguments.out or Path("results") / "-".join(_words(arguments, scale))
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {out}")
+    if arguments.docs is not None and (arguments.docs.is_dir() or not arguments.docs.suffix):
+        raise ValueError(f"--docs must be a Markdown file, such as docs/{study.name}.md, got {arguments.docs}")
+    if arguments.fresh:
+        (out / "cache.jsonl").unlink(missing_ok=True)
+        shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+    try:
+        findings = run_study(experiments, scale, out, workers=arguments.workers, progress=sys.stderr)
+    except KeyboardInterrupt:
+        kept = f"; finished work is kept in {out}, and the same command continues from there"
+        raise KeyboardInterrupt(kept) from None
+    write_records(study, experiments, findings, scale, out, command=command_of(arguments))
+    page = write_page([out], out / NAME)
+    if arguments.docs is not None:
+        folder = arguments.docs.with_suffix("")
+        folder.mkdir(parents=True, exist_ok=True)
+        for experiment in experiments:
+            for ending in ("csv", "png"):
+                shutil.copy(out / f"{experiment.stem}.{ending}", folder)
+        arguments.docs.write_text(as_page(study, scale, experiments, findings, folder.name), encoding="utf-8")
+    return f"{as_report(experiments, findings)}\n\nreport: {page}"
+
+
+def _check_packages() -> None:
+    """Refuse now what would fail after hours of work, when the figures are drawn."""
+    missing = [package_of(module) for module in NEEDED if find_spec(module) is None]
+    if missing:
+        raise ImportError(f"experiments need {', '.join(missing)}: pip install 'fcco[reproduce]'")
+
+
+def load(name: str) -> Study:
+    """A study, by its name."""
+    study: Study = import_module(f"fcco_reproduce.{name}").STUDY
+    return study
+
+
+def _scale(arguments: argparse.Namespace, study: Study) -> Scale:
+    if arguments.quick and arguments.scale not in (None, "quick"):
+        raise ValueError(f"--quick is --scale quick, and cannot be --scale {arguments.scale} too")
+    if arguments.seeds is not None and arguments.seeds < 2:
+        raise ValueError(f"--seeds must be at least 2, for a spread, got {arguments.seeds}")
+    kind = arguments.device.split(":")[0]
+    if kind not in study.devices:
+        raise ValueError(f"{study.name} runs on {' or '.join(study.devices)}, got --device {arguments.device}")
+    name = "quick" if arguments.quick else arguments.scale
+    return Scale(arguments.seeds or (4 if name == "quick" else study.seeds), name, arguments.device)
+
+
+def _words(arguments: argparse.Namespace, scale: Scale) -> list[str]:
+    """The name of the folder: another one for every scale and set of changes, so that none replaces another's files."""
+    return [arguments.study, *([scale.name] if scale.name else []), *(path.stem for path in arguments.config)]

@@ -1,0 +1,77 @@
+"""Rows of numbers as CSV, as text and as Markdown."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def cell(value: Any) -> str:
+    """A value as people read it: numbers to four digits, nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """All keys of the rows, in the order in which they first appear."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """Write the rows, in full precision, under a header; None is an empty cell."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns(rows), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Aligned columns, numbers to four digits.
+
+    >>> print(as_text([{"n": 10, "error": 0.25}, {"n": 2000, "error": 1 / 3}]))
+    n      error
+    10     0.25
+    2,000  0.3333
+    """
+    lines = [columns(rows), *([cell(row.get(column)) for column in columns(rows)] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def as_markdown(rows: Sequence[Row], *, markup: bool = False) -> str:
+    """Return a Markdown table, with numbers to four digits.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        The rows, by column.
+    markup : bool
+        Whether cells are Markdown already; otherwise stars are escaped.
+
+    Examples
+    --------
+    >>> print(as_markdown([{"n": 10, "error": 0.25}]))
+    | n | error |
+    |---|---|
+    | 10 | 0.25 |
+    """
+    lines = [columns(rows), *([cell(row.get(column)) for column in columns(rows)] for row in rows)]
+    joined = [
+        "| " + " | ".join((text if markup else escaped(text)).replace("|", "\\|") for text in line) + " |"
+        for line in lines
+    ]
+    return "\n".join([joined[0], "|" + "---|" * len(columns(rows)), *joined[1:]])
+
+
+def escaped(text: str) -> str:
+    """Text in which Markdown sees no emphasis, such as that between two w*."""
+    return text.replace("*", "\\*")

@@ -1,0 +1,91 @@
+"""What the numbers say, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcco_reproduce._methods import AS_PUBLISHED, EXACT, SAME_STEPS, TUNED, ends_of_grid
+from fcco_reproduce._tables import Row
+from fcco_reproduce.nca._data import SUBSET
+
+SCORE = "-(test loss)"
+
+
+def agrees(rows: list[Row]) -> bool:
+    """All published runs end in the range of the paper's figure, and SOX is the best of them."""
+    published = _block(rows, AS_PUBLISHED)
+    return all(row["in its range"] is not False for row in published) and published[0]["method"] == "SOX"
+
+
+def compare(rows: list[Row], tuning: dict[str, Any]) -> str:
+    """On agreement with the paper, on what the steps explain, and on what tuning changes."""
+    tuned = f"{_tuning(rows)} {ends_of_grid(rows, tuning)}"
+    return "\n\n".join([_agreement(rows), _steps(rows), tuned, *_full_batch(rows)])
+
+
+def _block(rows: list[Row], block: str) -> list[Row]:
+    """Best first; a run that diverged has no score, and is last."""
+    return sorted((row for row in rows if row["block"] == block), key=lambda row: (row["diverged"], -row[SCORE]))
+
+
+def _ends(rows: list[Row]) -> str:
+    return ", ".join(f"{row['method']} {row[SCORE]:.4f} ± {row['std']:.4f}" for row in rows)
+
+
+def _lead(rows: list[Row]) -> str:
+    """How far the first is ahead of the second, beside the deviation of their seeds."""
+    first, second = rows[:2]
+    return (
+        f"{first['method']} is ahead of {second['method']} by {first[SCORE] - second[SCORE]:.4f}, where seeds deviate "
+        f"by {max(first['std'], second['std']):.4f}"
+    )
+
+
+def _agreement(rows: list[Row]) -> str:
+    published = _block(rows, AS_PUBLISHED)
+    known = [row for row in published if row["in its range"] is not None]
+    off = [row for row in known if not row["in its range"]]
+    text = f"As published, best first: {_ends(published)}. {_lead(published)}; the paper has SOX first."
+    if known:
+        text += f" {len(known) - len(off)} of {len(known)} end in the range of the paper's figure"
+        text += "".join(f"; {row['method']} does not" for row in off) + "."
+    if published[0]["data"] == SUBSET:
+        text += " These are a subset's losses, which the figure does not show: only the order was tested."
+    theirs = [row for row in published if row["their code, seed 0"] is not None]
+    if theirs:
+        farthest = max(theirs, key=lambda row: abs(row[SCORE] - row["their code, seed 0"]))
+        text += (
+            f" The authors' code, seed 0, differs from our means by at most "
+            f"{abs(farthest['their code, seed 0'] - farthest[SCORE]):.4f} ({farthest['method']})."
+        )
+    return text
+
+
+def _steps(rows: list[Row]) -> str:
+    published = {row["method"]: row for row in _block(rows, AS_PUBLISHED)}
+    bsgd, sox, faster = published["BSGD"], published["SOX"], _block(rows, SAME_STEPS)[0]
+    return (
+        f"BSGD with the lr and beta of SOX ends at {faster[SCORE]:.4f} ± {faster['std']:.4f}, with its own at "
+        f"{bsgd[SCORE]:.4f}: of the {sox[SCORE] - bsgd[SCORE]:.4f} between it and SOX, the step makes up "
+        f"{faster[SCORE] - bsgd[SCORE]:.4f} and the table {sox[SCORE] - faster[SCORE]:.4f}."
+    )
+
+
+def _tuning(rows: list[Row]) -> str:
+    tuned, published = _block(rows, TUNED), _block(rows, AS_PUBLISHED)
+    now, before = (some[0][SCORE] - some[-1][SCORE] for some in (tuned, published))
+    return (
+        f"Tuned alike, best first: {_ends(tuned)}. {_lead(tuned)}. The four lie within {now:.4f}, which were within "
+        f"{before:.4f}; the best of them is {tuned[0][SCORE] - published[0][SCORE]:+.4f} from the best as published."
+    )
+
+
+def _full_batch(rows: list[Row]) -> list[str]:
+    best = _block(rows, TUNED)[0]
+    return [
+        f"L-BFGS reaches a training objective of {row['train objective']:.4f} (the best tuned method, "
+        f"{best['method']}, {best['train objective']:.4f}) and tests at {row[SCORE]:.4f}, in "
+        f"{row['seconds']:.0f} s instead of {best['seconds']:.0f} s."
+        for row in rows
+        if row["block"] == EXACT
+    ]

@@ -1,0 +1,90 @@
+"""What came out of a table, in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcco_reproduce._methods import AS_PUBLISHED, EXACT, OTHER_SEEDS, SAME_STEPS, ends_of_grid
+from fcco_reproduce._tables import Row
+
+TUNED = ("tuned alike (loss)", "tuned alike (held-out objective)", "tuned alike (objective)")
+
+
+def compare(rows: list[Row], tuning: dict[str, Any]) -> str:
+    """On agreement with the paper, on what the steps explain, on what tuning changes, and on time."""
+    by = {(row["block"], row["method"]): row for row in rows}
+    exact = next(row for row in rows if row["block"] == EXACT)
+    tuned = [*(_tuned(rows, block) for block in TUNED), ends_of_grid(rows, tuning)]
+    paragraphs = [f"{_agreement(rows)} {_others(rows)}", _steps(by), " ".join(tuned), _optimum(rows, exact)]
+    return "\n\n".join([*paragraphs, _boosting(by)])
+
+
+def _number(value: float | None) -> str:
+    return "divergence" if value is None else f"{value:.4f}" if value < 1000 else f"{value:.1e}"
+
+
+def _agreement(rows: list[Row]) -> str:
+    known = [row for row in rows if row["agrees"] is not None]
+    if not known:
+        return "The paper has no table of this data set."
+    off = [row for row in known if not row["agrees"]]
+    farthest = max(abs(row["difference"]) / row["paper std"] for row in known if row["paper std"])
+    sentence = (
+        f"{len(known) - len(off)} of {len(known)} published losses are met; the farthest of the stochastic ones is "
+        f"{farthest:.1f} of the paper's standard deviations off."
+    )
+    return sentence + "".join(f" {r['method']} is not: {_number(r['test loss'])}, paper {r['paper']:.3f}." for r in off)
+
+
+def _others(rows: list[Row]) -> str:
+    some = [row for row in rows if row["block"] == OTHER_SEEDS]
+    ends = ", ".join(f"{row['method']} {_number(row['test loss'])} ({row['diverged']} diverge)" for row in some)
+    return f"With other seeds: {ends}, of {some[0]['runs']} runs each."
+
+
+def _steps(by: dict[tuple[str, str], Row]) -> str:
+    bsgd, soap, moap = (by[AS_PUBLISHED, method]["test loss"] for method in ("BSGD", "SOAP", "MOAP"))
+    like_soap, like_moap = (row["test loss"] for (block, _), row in by.items() if block == SAME_STEPS)
+    sentence = f"With SOAP's step, ten times its own, and from w = 0, BSGD ends at {_number(like_soap)} instead of "
+    sentence += f"{_number(bsgd)} (SOAP: {_number(soap)})"
+    if None not in (bsgd, soap, like_soap) and bsgd > soap:
+        sentence += f": that makes up {(bsgd - like_soap) / (bsgd - soap):.0%} of its published distance from SOAP"
+    return (
+        f"{sentence}. MOAP as coded ends at {_number(moap)}, and BSGD with the rates that this comes to at "
+        f"{_number(like_moap)}."
+    )
+
+
+def _tuned(rows: list[Row], block: str) -> str:
+    known = [row for row in rows if row["block"] == block and row["test loss"] is not None]
+    ends = ", ".join(
+        f"{row['method']} {row['test loss']:.4f} ± {row['std']:.4f} (train objective {row['train objective']:.4f})"
+        for row in sorted(known, key=lambda row: row["test loss"])
+    )
+    return f"{block.capitalize()}, best first: {ends}."
+
+
+def _optimum(rows: list[Row], exact: Row) -> str:
+    sentence = (
+        f"The exact optimum has the train objective {exact['train objective']:.4f} and tests at "
+        f"{exact['test loss']:.4f}, after {exact['seconds']:.1f} s of L-BFGS."
+    )
+    below = [row for row in rows if row["block"] in TUNED and (row["test loss"] or 1.0) < exact["test loss"]]
+    if below:
+        sentence += (
+            " A lower test loss than that is no better minimum, as the train objective shows. It looks like less "
+            "regularisation: with a small gamma, rows of u still hold the larger g of earlier weights, and the loss "
+            "counts for more against the weight decay."
+            if all(row["train objective"] > exact["train objective"] for row in below)
+            else ""
+        )
+    return sentence
+
+
+def _boosting(by: dict[tuple[str, str], Row]) -> str:
+    boosting = by[AS_PUBLISHED, "BS-PnP"]
+    paper = "" if boosting["paper seconds"] is None else f", in the paper {boosting['paper seconds']:,.0f} s"
+    return (
+        f"BS-PnP takes {boosting['seconds']:.1f} s{paper}, since its weights of pairs are a product; its loss is that "
+        "of ten rounds, of which each can only raise the weight of one feature."
+    )

@@ -1,0 +1,52 @@
+"""Sums over all pairs, and their gradient that is written by hand, against autograd."""
+
+import pytest
+import torch
+
+from fcco.functional._pair_sums import pair_sums
+from fcco.functional._surrogates import SURROGATES, resolve_surrogate
+
+SCORES = torch.tensor([0.3, -1.2, 0.31, 2.0, -0.4, 0.9], dtype=torch.float64)
+WEIGHT = torch.tensor([[1.0, 0.5], [0.0, 2.0], [3.0, 0.0], [0.2, 0.1], [1.0, 1.0], [0.7, 0.3]], dtype=torch.float64)
+EXCLUDED = torch.eye(6, dtype=torch.bool)
+MARGIN = 0.75
+
+
+@pytest.mark.parametrize("own", [None, 4, 0])
+@pytest.mark.parametrize("excluded", [False, True])
+@pytest.mark.parametrize("name", SURROGATES)
+def test_value_and_gradient_are_those_of_the_graph(name, excluded, own):
+    ell = resolve_surrogate(name, MARGIN)
+    mask = EXCLUDED[:own] if excluded else None
+    by_hand, by_graph = SCORES.clone().requires_grad_(), SCORES.clone().requires_grad_()
+    first = pair_sums(by_hand, WEIGHT, ell, own, mask)
+    values = ell(by_graph.unsqueeze(0) - by_graph[:own].unsqueeze(1))
+    second = (values if mask is None else values * ~mask) @ WEIGHT
+    torch.testing.assert_close(first, second)
+    pull = torch.linspace(-1, 2, first.numel(), dtype=torch.float64).reshape(first.shape)
+    first.backward(pull)
+    second.backward(pull)
+    torch.testing.assert_close(by_hand.grad, by_graph.grad)
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_gradcheck(name):
+    ell = resolve_surrogate(name, MARGIN)
+    assert torch.autograd.gradcheck(lambda scores: pair_sums(scores, WEIGHT, ell, 5), SCORES.clone().requires_grad_())
+
+
+def test_a_function_of_the_callers_own_is_differentiated_with_its_parameters():
+    slope = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    pair_sums(SCORES, WEIGHT, resolve_surrogate(lambda t: slope * t)).sum().backward()
+    expected = ((SCORES.unsqueeze(0) - SCORES.unsqueeze(1)) @ WEIGHT).sum()
+    torch.testing.assert_close(slope.grad, expected)
+
+
+def test_it_is_one_graph_and_works_under_func_grad():
+    ell = resolve_surrogate("sigmoid")
+    expected = torch.func.grad(lambda scores: (ell(scores.unsqueeze(0) - scores.unsqueeze(1)) @ WEIGHT).sum())(SCORES)
+    torch.testing.assert_close(torch.func.grad(lambda s: pair_sums(s, WEIGHT, ell).sum())(SCORES), expected)
+    compiled = torch.compile(lambda s: pair_sums(s, WEIGHT, ell).sum(), backend="eager", fullgraph=True)
+    scores = SCORES.clone().requires_grad_()
+    compiled(scores).backward()
+    torch.testing.assert_close(scores.grad, expected)
