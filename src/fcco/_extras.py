@@ -12,8 +12,10 @@ _PACKAGES = {"PIL": "pillow", "markdown_it": "markdown-it-py", "sklearn": "sciki
 
 
 def package_of(module: str) -> str:
-    """What pip calls the package that a module is of.
+    """Return pip's name of the package that a module belongs to.
 
+    Examples
+    --------
     >>> package_of("PIL.Image"), package_of("matplotlib.figure")
     ('pillow', 'matplotlib')
     """
@@ -22,16 +24,29 @@ def package_of(module: str) -> str:
 
 
 def import_extra(module: str, what: str, extra: str = "reproduce") -> Any:
-    """A module of an optional package.
+    """Import a module of an optional package.
 
-    Args:
-        module: its name.
-        what: what needs it, for the message.
-        extra: which of this library's extras has the package.
+    Parameters
+    ----------
+    module : str
+        Name of the module.
+    what : str
+        What needs the module, for the message.
+    extra : str, default="reproduce"
+        The extra of this library that installs the package.
 
-    Raises:
-        ImportError: the package is not installed.
+    Returns
+    -------
+    module
+        The module.
 
+    Raises
+    ------
+    ImportError
+        If the package is not installed.
+
+    Examples
+    --------
     >>> import_extra("math", "counting").floor(1.5)
     1
     >>> import_extra("no_such_package.submodule", "counting")
