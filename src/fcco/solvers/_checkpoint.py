@@ -71,11 +71,6 @@ class CheckpointFile:
         The file, and how often to save.
     identity : dict
         What tells this call from others. See :func:`identify`.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
 
     def __init__(self, checkpoint: Checkpoint, identity: dict[str, Any]) -> None:
