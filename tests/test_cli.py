@@ -51,7 +51,7 @@ def test_a_mu_above_the_smoothness_is_one_of_the_regulariser(capsys):
     """Theorem 2 speaks of F, whose mu is L_F = 2 at most; Theorem 4 of a regulariser."""
     assert main(["plan", *SIZES, "--mu", "5"]) == 0
     printed = capsys.readouterr().out
-    assert "Theorem 2 does not apply: no F has a mu above its L_F = 2." in printed
+    assert "Theorem 2 does not apply: mu of F cannot exceed L_F = 2." in printed
     assert "Theorem 4, at step 0" in printed
     assert "Theorem 2, SOX-boost" not in printed
 

@@ -1,4 +1,4 @@
-"""Projections and proximal operators, held to what they are defined by."""
+"""Projections and proximal operators satisfy their definitions."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def in_ball(generator, radius):
     return radius * torch.rand((), dtype=torch.float64, generator=generator) * direction / direction.norm()
 
 
-# A projection, points of its set, and whether a point is in it.
+# For each set: its projection, some of its points, and a test of membership.
 SETS = {
     "ball": (
         partial(P.project_ball, radius=1.5),
@@ -148,7 +148,7 @@ class TestProx:
             assert prox(x, step).shape == x.shape
 
     def test_refuses_a_negative_step(self, prox, value, step):
-        with pytest.raises(ValueError, match=r"step must be a finite number >= 0, got -1.0"):
+        with pytest.raises(ValueError, match=r"step must be finite and not negative, got -1.0"):
             prox(POINTS[1], -1.0)
 
 
@@ -166,7 +166,7 @@ def test_regularisers(regulariser, value, mu):
 @pytest.mark.parametrize("radius", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("project", [P.project_ball, P.project_simplex, P.project_l1_ball])
 def test_refuses_a_radius(project, radius):
-    with pytest.raises(ValueError, match=f"radius must be a positive number, got {radius}"):
+    with pytest.raises(ValueError, match=f"radius must be positive and finite, got {radius}"):
         project(POINTS[1], radius)
 
 
@@ -189,7 +189,7 @@ def test_refuses_an_empty_box(lower, upper):
     ],
 )
 def test_refuses_negative_weights(make):
-    with pytest.raises(ValueError, match=r"must be a finite number >= 0, got -1.0"):
+    with pytest.raises(ValueError, match=r"must be finite and not negative, got -1.0"):
         make()
 
 
@@ -246,7 +246,7 @@ def test_refuses_what_is_not_finite(project, value):
     ],
 )
 def test_refuses_to_grow_the_shape(project, name):
-    with pytest.raises(ValueError, match=rf"{name} \[3.*\] does not broadcast to x \[2\]"):
+    with pytest.raises(ValueError, match=rf"{name} must broadcast to the shape \[2\] of x, got the shape \[3.*\]"):
         project(torch.ones(2))
 
 

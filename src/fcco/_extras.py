@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -10,8 +12,10 @@ _PACKAGES = {"PIL": "pillow", "markdown_it": "markdown-it-py", "sklearn": "sciki
 
 
 def package_of(module: str) -> str:
-    """What pip calls the package that a module is of.
+    """Return pip's name of the package that a module belongs to.
 
+    Examples
+    --------
     >>> package_of("PIL.Image"), package_of("matplotlib.figure")
     ('pillow', 'matplotlib')
     """
@@ -20,16 +24,29 @@ def package_of(module: str) -> str:
 
 
 def import_extra(module: str, what: str, extra: str = "reproduce") -> Any:
-    """A module of an optional package.
+    """Import a module of an optional package.
 
-    Args:
-        module: its name.
-        what: what needs it, for the message.
-        extra: which of this library's extras has the package.
+    Parameters
+    ----------
+    module : str
+        Name of the module.
+    what : str
+        What needs the module, for the message.
+    extra : str, default="reproduce"
+        The extra of this library that installs the package.
 
-    Raises:
-        ImportError: the package is not installed.
+    Returns
+    -------
+    module
+        The module.
 
+    Raises
+    ------
+    ImportError
+        If the package is not installed.
+
+    Examples
+    --------
     >>> import_extra("math", "counting").floor(1.5)
     1
     >>> import_extra("no_such_package.submodule", "counting")
@@ -42,3 +59,35 @@ def import_extra(module: str, what: str, extra: str = "reproduce") -> Any:
     except ImportError as missing:
         message = f"{what} needs {package_of(module)}: pip install 'fcco[{extra}]'"
         raise ImportError(message, name=missing.name) from missing
+
+
+@contextmanager
+def progress_bar(shown: bool, total: int, initial: int, label: str) -> Iterator[Callable[[int], Any]]:
+    """Show the progress of a loop on stderr.
+
+    Parameters
+    ----------
+    shown : bool
+        If False, nothing is shown, and tqdm is not needed.
+    total : int
+        Number of steps.
+    initial : int
+        Number of steps done before.
+    label : str
+        Text in front of the bar.
+
+    Yields
+    ------
+    callable
+        To be called with the number of steps just done.
+
+    Raises
+    ------
+    ImportError
+        If tqdm is not installed.
+    """
+    if not shown:
+        yield lambda steps: None
+        return
+    with closing(import_extra("tqdm", "progress=True").tqdm(total=total, initial=initial, desc=label)) as bar:
+        yield bar.update

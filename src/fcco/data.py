@@ -1,21 +1,27 @@
-"""Row indices for any dataset, and batch samplers that feed the losses: B1 outer rows next to B2 inner ones.
+"""Row indices for any dataset, and batch samplers that feed the losses: B1 outer rows together with B2 inner rows.
 
-All samplers are one mechanism. An epoch *visits* every outer row once, in shuffled order; a batch is one or more
-visits, each with inner rows dealt from a shuffled deck, which is reshuffled when it runs out. A row never stands twice
-in a batch: where there are fewer rows than asked for, the batch is smaller.
+All samplers work in the same way. An epoch visits every outer row once, in a random order. Every batch also has inner
+rows, which are dealt from a shuffled deck; the deck is shuffled again when it runs out. A row is never twice in a
+batch. If there are fewer rows than asked for, the batch is smaller.
 
-Each is a batch sampler for ``DataLoader(Indexed(dataset), batch_sampler=sampler)``, and takes by keyword
+Each sampler is a batch sampler for ``DataLoader(Indexed(dataset), batch_sampler=sampler)``. Each takes these keyword
+arguments:
 
-- seed (0): the batches are a function of seed, epoch and rank alone.
-- num_replicas (1), rank (0): the split over processes. The outer rows of an epoch are divided among the ranks without
-  overlap, and all ranks have equally many batches. Only where a rank would be left with an empty batch are rows of the
-  epoch's start visited again. Inner rows are dealt on each rank independently.
+seed : int, default=0
+    The batches depend only on the seed, the epoch and the rank.
+num_replicas : int, default=1
+    Number of processes. The outer rows of an epoch are divided among them without overlap, and all ranks have equally
+    many batches. If a rank would have an empty batch, rows from the start of the epoch are visited again. Each rank
+    draws its inner rows independently.
+rank : int, default=0
+    The process that the sampler is for.
 
-``set_epoch(epoch)`` chooses the next epoch; without it every new iteration begins the next one.
+``set_epoch(epoch)`` chooses the next epoch. Without it, every new iteration begins the next epoch.
 
 A run that was stopped in the middle of an epoch continues with the batch after the last one trained on. Save
-``loader.state_dict()`` with the model, and give it to ``loader.load_state_dict()``, of a :class:`ResumableLoader` or of
-torchdata's ``StatefulDataLoader``. A loop without a loader uses the same two methods of the sampler.
+``loader.state_dict()`` with the model, and pass it to ``loader.load_state_dict()``, where the loader is a
+:class:`ResumableLoader` or torchdata's ``StatefulDataLoader``. A loop without a loader uses the same two methods of the
+sampler.
 """
 
 from __future__ import annotations
@@ -28,15 +34,15 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fcco._checks import whole_number
-from fcco._visits import (
-    Pool,
-    VisitSampler,
-    even_visits,
+from fcco._sampling import (
+    CoupledSampler,
+    GroupedRows,
+    as_vector,
+    even_chunks,
     first_given,
-    half,
+    half_batch,
     relevant_rows,
     rows_by_class,
-    vector,
 )
 
 __all__ = [
@@ -51,20 +57,31 @@ __all__ = [
 
 
 class Indexed(Dataset[Any]):
-    """A map-style dataset whose items also say which row they are: the ``index`` that the losses ask for.
+    """A map-style dataset that adds to every item its row, which is the ``index`` that the losses need.
 
-    ``(x, y)`` becomes ``(x, y, i)``, a list likewise; a dict gets the key "index"; any other ``x`` becomes ``(x, i)``.
+    ``(x, y)`` becomes ``(x, y, i)``, and a list is extended in the same way. A dict gets the key ``"index"``. Any other
+    ``x`` becomes ``(x, i)``.
 
-    The row is that of the dataset wrapped here. ``Subset(Indexed(data), rows)`` keeps the rows of ``data``, and the
-    loss needs a table of ``len(data)``; ``Indexed(Subset(data, rows))`` counts from 0, for a table of ``len(rows)``.
+    Parameters
+    ----------
+    dataset : map-style dataset
+        Anything with ``__getitem__`` and ``__len__``. Its ``__getitems__`` is used if it has one.
 
-    Args:
-        dataset: anything with ``__getitem__`` and ``__len__``; its ``__getitems__`` is used where it has one.
+    Raises
+    ------
+    TypeError
+        If the dataset is iterable-style, since its items have no row.
+    ValueError
+        If an item is a dict that already has the key ``"index"``.
 
-    Raises:
-        TypeError: the dataset is iterable-style: its items have no row.
-        ValueError: an item is a dict that has the key ``"index"`` already.
+    Notes
+    -----
+    The row is that of the wrapped dataset. ``Subset(Indexed(data), rows)`` keeps the rows of ``data``, so the loss
+    needs a table of ``len(data)`` rows. ``Indexed(Subset(data, rows))`` counts from 0, for a table of ``len(rows)``
+    rows.
 
+    Examples
+    --------
     >>> data = Indexed(["a", "b", "c"])
     >>> data[1], data[-1], len(data)
     (('b', 1), ('c', 2), 3)
@@ -76,7 +93,7 @@ class Indexed(Dataset[Any]):
         has_rows = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if isinstance(dataset, IterableDataset) or not has_rows:
             raise TypeError(
-                f"Indexed needs a map-style dataset, with __getitem__ and __len__, got {type(dataset).__name__}"
+                f"dataset must be a map-style dataset, with __getitem__ and __len__, got {type(dataset).__name__}"
             )
         self.dataset = dataset
 
@@ -96,19 +113,19 @@ class Indexed(Dataset[Any]):
     def _row(self, index: int) -> int:
         if isinstance(index, list):
             raise TypeError(
-                f"index must be one row, got a list of {len(index)}: a sampler of fcco.data draws whole batches; "
+                f"index must be one row, got a list of {len(index)}. A sampler of fcco.data draws whole batches: "
                 "pass it to DataLoader as batch_sampler=, not as sampler="
             )
         row, n = as_int(index), len(self)
         if not -n <= row < n:
-            raise IndexError(f"index {row} is outside the dataset's {n} rows")
+            raise IndexError(f"index must be in [{-n}, {n}), got {row}")
         return row % n
 
 
 def _with_row(item: Any, row: int) -> Any:
     if isinstance(item, Mapping):
         if "index" in item:
-            raise ValueError(f"item {row} has the key 'index' already: {item['index']!r}")
+            raise ValueError(f"items must not have the key 'index', got {item['index']!r} under it in item {row}")
         return {**item, "index": row}
     if isinstance(item, list):
         return [*item, row]
@@ -118,75 +135,95 @@ def _with_row(item: Any, row: int) -> Any:
 class ResumableLoader(DataLoader[Any]):
     """A ``DataLoader`` that can be saved and resumed in the middle of an epoch, with any number of workers.
 
-    Workers draw batches ahead of training. The state of this loader counts those that it has handed out: a loop that
-    saves it after the step on a batch is resumed at the next batch. The state is the same on all ranks.
+    Workers draw batches ahead of training. The state of this loader counts the batches that it has handed out. A loop
+    that saves the state after the step on a batch is therefore resumed at the next batch. The state is the same on all
+    ranks.
 
-    Args:
-        dataset: such as :class:`Indexed`.
-        batch_sampler: one of :mod:`fcco.data`.
-        options: what else ``DataLoader`` takes: ``num_workers``, ``persistent_workers``, ``prefetch_factor``, ...
+    Parameters
+    ----------
+    dataset : Dataset
+        The dataset, such as an :class:`Indexed`.
+    batch_sampler : sampler
+        One of the samplers of :mod:`fcco.data`.
+    **options
+        Other arguments of ``DataLoader``, such as ``num_workers``, ``persistent_workers`` and ``prefetch_factor``.
 
-    Raises:
-        TypeError: ``batch_sampler`` is not of :mod:`fcco.data`.
-        ValueError: ``in_order=False``: what was handed out is then no beginning of the epoch.
+    Raises
+    ------
+    TypeError
+        If ``batch_sampler`` is not a sampler of :mod:`fcco.data`.
+    ValueError
+        If ``in_order=False``, since the batches handed out are then not the first ones of the epoch.
 
+    Examples
+    --------
     >>> def make_loader():
     ...     sampler = OuterInnerSampler(8, outer_batch=2, inner_batch=1)
     ...     return ResumableLoader(Indexed("abcdefgh"), sampler, num_workers=1, prefetch_factor=4)
     >>> loader = make_loader()
     >>> for step, (letters, index) in enumerate(loader, start=1):
-    ...     if step == 3:  # the worker was sent all 4
+    ...     if step == 3:  # all 4 batches were sent to the worker
     ...         break
     >>> loader.state_dict()
     {'epoch': 0, 'drawn': 3, 'seed': 0, 'batches': 4}
     >>> resumed = make_loader()
     >>> resumed.load_state_dict(loader.state_dict())
-    >>> len(list(resumed)), len(list(resumed))  # what was left, and the next epoch
+    >>> len(list(resumed)), len(list(resumed))  # the rest of this epoch, and the next epoch
     (1, 4)
     """
 
-    batch_sampler: VisitSampler
+    batch_sampler: CoupledSampler
 
-    def __init__(self, dataset: Dataset[Any], batch_sampler: VisitSampler, **options: Any) -> None:
-        if not isinstance(batch_sampler, VisitSampler):
+    def __init__(self, dataset: Dataset[Any], batch_sampler: CoupledSampler, **options: Any) -> None:
+        if not isinstance(batch_sampler, CoupledSampler):
             raise TypeError(f"batch_sampler must be a sampler of fcco.data, got {type(batch_sampler).__name__}")
         if not options.get("in_order", True):
-            raise ValueError("in_order must be True: batches in another order cannot be resumed")
+            raise ValueError("in_order must be True, got False: batches in another order cannot be resumed")
         super().__init__(dataset, batch_sampler=batch_sampler, **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """The batches that are left of the epoch."""
-        iteration = None
+        """Yield the batches that are left of the epoch."""
+        iterator = None
         for batch in super().__iter__():
-            iteration = iteration or self.batch_sampler._iteration
-            assert iteration is not None  # it began when it drew this batch
-            iteration.hand_out()
+            iterator = iterator or self.batch_sampler._iterator
+            assert iterator is not None  # it began when it drew this batch
+            iterator.hand_out()
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The place in the epoch, after the last batch handed out."""
+        """Return the place in the epoch after the last batch handed out."""
         return self.batch_sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Let the next iteration begin there; raise if the batches would not be the same."""
+        """Let the next iteration continue from a state; raise a ValueError if the batches would not be the same."""
         self.batch_sampler.load_state_dict(state)
 
 
-class OuterInnerSampler(VisitSampler):
-    """The general case: ``outer_batch`` rows, then ``inner_batch`` further rows drawn uniformly from the others.
+class OuterInnerSampler(CoupledSampler):
+    """The general case: ``outer_batch`` rows, then ``inner_batch`` further rows that are drawn uniformly.
 
     An epoch visits every row once as an outer row. The last batch may have fewer outer rows.
 
-    Args:
-        n: number of rows.
-        outer_batch: B1.
-        inner_batch: B2; ``None``: as many.
-        drop_last: leave out the last batch if it has fewer than ``outer_batch`` outer rows.
-        split: ``seed``, ``num_replicas`` and ``rank``, see :mod:`fcco.data`.
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    outer_batch : int, default=32
+        B1, the number of outer rows in a batch.
+    inner_batch : int, optional
+        B2, the number of inner rows in a batch. By default it equals ``outer_batch``.
+    drop_last : bool, default=False
+        Leave out the last batch if it has fewer than ``outer_batch`` outer rows.
+    **split
+        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
-    Raises:
-        ValueError: a size is less than 1, or no batch is left.
+    Raises
+    ------
+    ValueError
+        If a size is less than 1, or if no batch is left.
 
+    Examples
+    --------
     >>> [len(batch) for batch in OuterInnerSampler(10, outer_batch=4)]  # 4 + 4, 4 + 4, 2 + 4
     [8, 8, 6]
     """
@@ -202,22 +239,32 @@ class OuterInnerSampler(VisitSampler):
         )
 
 
-class EventSampler(VisitSampler):
-    """For survival: ``events`` rows with an event, then ``others`` rows of any kind that are not in the batch yet.
+class EventSampler(CoupledSampler):
+    """For survival analysis: ``events`` rows with an event, then ``others`` rows of any kind.
 
-    An epoch visits every event once as an outer row; the others are drawn from *all* rows, events and censored, as risk
-    sets hold both. The last batch may have fewer outer rows.
+    An epoch visits every event once as an outer row. The other rows are drawn from *all* rows that are not in the batch
+    yet, events and censored, since risk sets contain both. The last batch may have fewer outer rows.
 
-    Args:
-        event: [n], 1 or True where the event was observed, 0 or False where it was censored.
-        events: B1.
-        others: B2; ``None``: as many.
-        drop_last: leave out the last batch if it has fewer than ``events`` outer rows.
-        split: ``seed``, ``num_replicas`` and ``rank``, see :mod:`fcco.data`.
+    Parameters
+    ----------
+    event : array-like, [n]
+        1 or True if the event was observed, 0 or False if it was censored.
+    events : int, default=16
+        B1, the number of events in a batch.
+    others : int, optional
+        B2, the number of other rows in a batch. By default it equals ``events``.
+    drop_last : bool, default=False
+        Leave out the last batch if it has fewer than ``events`` outer rows.
+    **split
+        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
-    Raises:
-        ValueError: ``event`` holds anything but 0 and 1, or no 1; a size is less than 1; no batch is left.
+    Raises
+    ------
+    ValueError
+        If ``event`` contains anything but 0 and 1, or no 1, if a size is less than 1, or if no batch is left.
 
+    Examples
+    --------
     >>> event = np.array([1, 0, 0, 1, 0, 1])
     >>> [event[batch[:2]].tolist() for batch in EventSampler(event, events=2, others=3, drop_last=True)]
     [[1, 1]]
@@ -235,25 +282,38 @@ class EventSampler(VisitSampler):
         )
 
 
-class PositiveNegativeSampler(VisitSampler):
-    """For binary tasks: ``positives`` rows of the positive class, then ``negatives`` rows of the other.
+class PositiveNegativeSampler(CoupledSampler):
+    """For binary tasks: ``positives`` rows of the positive class, then ``negatives`` rows of the negative class.
 
-    An epoch visits every row of the outer class once, and its last batch may have fewer of them. The other class is
-    dealt evenly within an epoch: every row of it once before any comes again.
+    An epoch visits every row of the outer class once, and its last batch may have fewer of them. Within an epoch, every
+    row of the other class is drawn once before any is drawn again.
 
-    Args:
-        target: [n], 1 or True for the positive class, 0 or False for the negative.
-        positives: rows of the positive class; ``None``: as many as ``negatives``, or 32.
-        negatives: rows of the negative class; ``None``: as many as ``positives``, or 32.
-        outer: the class that an epoch passes over once: "positive" for average precision, "negative" for p-norm push,
-            and for average precision when epochs are counted in passes over the negatives.
-        batch: the size of both halves together, instead of ``positives`` and ``negatives``.
-        drop_last: leave out the last batch if it is short of outer rows.
-        split: ``seed``, ``num_replicas`` and ``rank``, see :mod:`fcco.data`.
+    Parameters
+    ----------
+    target : array-like, [n]
+        1 or True for the positive class, 0 or False for the negative class.
+    positives : int, optional
+        Number of positive rows in a batch. By default it equals ``negatives``, or 32.
+    negatives : int, optional
+        Number of negative rows in a batch. By default it equals ``positives``, or 32.
+    outer : {"positive", "negative"}, default="positive"
+        The class that an epoch visits once. Use "positive" for average precision and "negative" for p-norm push. Use
+        "negative" also for average precision if an epoch is to be a pass over the negatives.
+    batch : int, optional
+        The size of both halves together. It takes the place of ``positives`` and ``negatives``.
+    drop_last : bool, default=False
+        Leave out the last batch if it has too few outer rows.
+    **split
+        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
-    Raises:
-        ValueError: ``target`` holds anything but 0 and 1, or one class only; a size is less than 1; no batch is left.
+    Raises
+    ------
+    ValueError
+        If ``target`` contains anything but 0 and 1, or only one class, if a size is less than 1, or if no batch is
+        left.
 
+    Examples
+    --------
     >>> target = np.array([1, 0, 0, 1, 0, 0, 0, 1])
     >>> [target[batch].tolist() for batch in PositiveNegativeSampler(target, positives=2)]
     [[1, 1, 0, 0], [1, 0, 0]]
@@ -274,34 +334,46 @@ class PositiveNegativeSampler(VisitSampler):
         if outer not in ("positive", "negative"):
             raise ValueError(f"outer must be 'positive' or 'negative', got {outer!r}")
         if batch is not None:
-            positives = negatives = half(batch, positives, negatives)
+            positives = negatives = half_batch(batch, positives, negatives)
         sizes = (
             whole_number("positives", first_given(positives, negatives, 32)),
             whole_number("negatives", first_given(negatives, positives, 32)),
         )
-        pools = rows_by_class("target", target, needed=(1, 0))
+        rows = rows_by_class("target", target, needed=(1, 0))
         own, other = (0, 1) if outer == "positive" else (1, 0)
         self._inner_first = outer == "negative"
-        self._arrange_one_group(pools[own], sizes[own], pools[other], sizes[other], drop_last)
+        self._arrange_one_group(rows[own], sizes[own], rows[other], sizes[other], drop_last)
 
 
-class ClassSampler(VisitSampler):
+class ClassSampler(CoupledSampler):
     """For neighbours and metric learning: batches of ``classes`` classes with ``per_class`` examples each.
 
-    An epoch visits every example once. A class of c examples comes ceil(c / per_class) times, in parts as even as they
-    can be and at most once in a batch; an example is without its like only if the class has one, or ``per_class=1``.
-    The parts are spread evenly: batches have equally many classes, give or take one, and never more than ``classes``.
-    A class with more parts than there would be batches is in every batch, and the others are spread over those.
+    An epoch visits every example once. A class of c examples is cut into ceil(c / per_class) parts, as even as
+    possible, with at most one of them in a batch. An example is the only one of its class in a batch only if the class
+    has one example, or if ``per_class=1``.
 
-    Args:
-        labels: [n], numbers or strings.
-        classes: classes in a batch, at most.
-        per_class: examples of each, at most.
-        split: ``seed``, ``num_replicas`` and ``rank``, see :mod:`fcco.data`.
+    The parts are spread evenly. The numbers of classes in two batches differ by at most one, and never exceed
+    ``classes``. If a class has more parts than there would be batches, then every batch has a part of it, and the other
+    classes are spread over these batches.
 
-    Raises:
-        ValueError: ``labels`` is empty, not 1-d or has missing values; a size is less than 1.
+    Parameters
+    ----------
+    labels : array-like, [n]
+        The class of each row, as numbers or strings.
+    classes : int, default=8
+        Largest number of classes in a batch.
+    per_class : int, default=8
+        Largest number of examples of each class in a batch.
+    **split
+        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
+    Raises
+    ------
+    ValueError
+        If ``labels`` is empty, is not 1-d or has missing values, or if a size is less than 1.
+
+    Examples
+    --------
     >>> labels = np.array(["cat", "dog", "cow", "cat", "dog", "cat"])
     >>> [sorted(labels[batch].tolist()) for batch in ClassSampler(labels, classes=3, per_class=3)]
     [['cat', 'cat', 'cat', 'cow', 'dog', 'dog']]
@@ -309,31 +381,43 @@ class ClassSampler(VisitSampler):
 
     def __init__(self, labels: Any, classes: int = 8, per_class: int = 8, **split: int) -> None:
         super().__init__(**split)
-        values, group = np.unique(vector("labels", labels), return_inverse=True)
-        pool = Pool(np.arange(len(group)), group, len(values))
-        self._arrange(pool, *even_visits(pool, whole_number("per_class", per_class)), whole_number("classes", classes))
+        values, group = np.unique(as_vector("labels", labels), return_inverse=True)
+        outer = GroupedRows(np.arange(len(group)), group, len(values))
+        chunks = even_chunks(outer, whole_number("per_class", per_class))
+        self._arrange(outer, *chunks, whole_number("classes", classes))
 
 
-class QuerySampler(VisitSampler):
-    """For ranking: ``queries`` queries a batch with ``items`` items each, one query after the other.
+class QuerySampler(CoupledSampler):
+    """For ranking: batches of ``queries`` queries with ``items`` items each, one query after the other.
 
-    With ``relevance``, the outer rows are the relevant items: an epoch visits each once, first in its query's part of
-    the batch, and other items of the query, dealt evenly, make up ``items``. A query without a relevant item is never
-    visited. Without ``relevance`` every item is an outer row, visited once.
+    With ``relevance``, the outer rows are the relevant items. An epoch visits each of them once. They come first in
+    their query's part of the batch, and other items of the query fill it up to ``items``. Every other item is drawn
+    once before any is drawn again. A query without a relevant item is never visited. Without ``relevance``, every item
+    is an outer row.
 
-    A query with more outer rows than ``items`` comes several times, in parts as even as they can be and at most once in
-    a batch. Batches have equally many queries, give or take one, and never more than ``queries``.
+    A query with more outer rows than ``items`` is cut into parts, as even as possible, with at most one of them in a
+    batch. The numbers of queries in two batches differ by at most one, and never exceed ``queries``.
 
-    Args:
-        query: [n], the query of each item: numbers or strings, in any order.
-        relevance: [n], relevant where > 0.
-        queries: queries in a batch, at most.
-        items: items of each, at most; ``None``: whole lists.
-        split: ``seed``, ``num_replicas`` and ``rank``, see :mod:`fcco.data`.
+    Parameters
+    ----------
+    query : array-like, [n]
+        The query of each item, as numbers or strings, in any order.
+    relevance : array-like, [n], optional
+        Relevance of each item. An item is relevant if it is above 0.
+    queries : int, default=4
+        Largest number of queries in a batch.
+    items : int, optional, default=32
+        Largest number of items of each query in a batch. With ``None``, batches have whole lists.
+    **split
+        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
-    Raises:
-        ValueError: values are missing, the lengths differ, nothing is relevant, or a size is less than 1.
+    Raises
+    ------
+    ValueError
+        If values are missing, if the lengths differ, if no item is relevant, or if a size is less than 1.
 
+    Examples
+    --------
     >>> query, relevance = np.array([7, 7, 7, 7, 9, 9]), np.array([0, 2, 0, 0, 1, 0])
     >>> batches = list(QuerySampler(query, relevance, queries=1, items=3))
     >>> sorted(relevance[batch].tolist() for batch in batches)
@@ -344,11 +428,11 @@ class QuerySampler(VisitSampler):
         self, query: Any, relevance: Any = None, queries: int = 4, items: int | None = 32, **split: int
     ) -> None:
         super().__init__(**split)
-        values, group = np.unique(vector("query", query), return_inverse=True)
+        values, group = np.unique(as_vector("query", query), return_inverse=True)
         self._items = whole_number("items", first_given(items, len(group)))
         is_outer = np.ones(len(group), bool) if relevance is None else relevant_rows(relevance, len(group))
-        outer, inner = (Pool(np.flatnonzero(rows), group[rows], len(values)) for rows in (is_outer, ~is_outer))
-        self._arrange(outer, *even_visits(outer, self._items), whole_number("queries", queries))
+        outer, inner = (GroupedRows(np.flatnonzero(rows), group[rows], len(values)) for rows in (is_outer, ~is_outer))
+        self._arrange(outer, *even_chunks(outer, self._items), whole_number("queries", queries))
         self._inner = inner
 
     def _inner_count(self, outer_count: int) -> int:

@@ -1,4 +1,4 @@
-"""The paper's optimizer. Any other of ``torch.optim`` works with fcco's losses just as well."""
+"""The optimizer of the paper. The losses of fcco also work with every optimizer of ``torch.optim``."""
 
 from __future__ import annotations
 
@@ -28,29 +28,46 @@ class MovingAverageSGD(Optimizer):
 
     .. math:: v \leftarrow (1 - \beta) v + \beta (G + \lambda w), \qquad w \leftarrow \Pi(w - \mathrm{lr} \cdot v)
 
-    with v = 0 at first. Unlike ``torch.optim.SGD(momentum=1 - beta)``, whose buffer adds up to 1/beta gradients, v is
-    an average: to convert, multiply SGD's lr by 1/beta. ``beta=1`` is plain (projected) gradient descent. v has the
-    dtype of its parameter, as in ``torch.optim``; a small beta needs more than half precision.
+    v starts at 0. ``beta=1`` is plain (projected) gradient descent.
 
-    Args:
-        params: parameters, or dicts of parameter groups with options of their own.
-        lr: step size.
-        beta: rate of the moving average, in (0, 1].
-        weight_decay: adds ``weight_decay * w`` to the gradient.
-        projection: maps a parameter after its step to the nearest point of a closed convex set; applied to each
-            parameter of the group separately. It is not part of ``state_dict``.
+    Parameters
+    ----------
+    params : iterable of Tensor or of dict
+        Parameters, or dicts of parameter groups with their own options.
+    lr : float
+        Step size.
+    beta : float, default=0.1
+        Rate of the moving average, in (0, 1].
+    weight_decay : float, default=0.0
+        Factor :math:`\lambda` of w, which is added to the gradient.
+    projection : callable, optional
+        :math:`\Pi`, which maps a parameter to the nearest point of a closed convex set after every step. It is applied
+        to each parameter of the group separately. It is not part of ``state_dict``.
 
-    Raises:
-        ValueError: an option outside its range.
+    Raises
+    ------
+    ValueError
+        If an option is outside its range.
 
+    Notes
+    -----
+    v is an average of gradients. The buffer of ``torch.optim.SGD(momentum=1 - beta)`` is a sum instead, whose weights
+    add up to 1/beta. To convert from SGD, multiply its lr by 1/beta.
+
+    v has the dtype of its parameter, as in ``torch.optim``. A small beta needs more than half precision.
+
+    References
+    ----------
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, Algorithm 1.
+
+    Examples
+    --------
     >>> w = torch.nn.Parameter(torch.tensor([1.0]))
     >>> optimizer = MovingAverageSGD([w], lr=0.5, beta=0.1)
     >>> (2 * w).sum().backward()
     >>> optimizer.step()
     >>> w.data  # 1 - 0.5 * 0.1 * 2
     tensor([0.9000])
-
-    Reference: Algorithm 1 of Wang and Yang, ICML 2022.
     """
 
     def __init__(
@@ -64,7 +81,7 @@ class MovingAverageSGD(Optimizer):
         super().__init__(params, {"lr": lr, "beta": beta, "weight_decay": weight_decay, "projection": projection})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, with options of its own where it names them."""
+        """Add a parameter group. Options that it does not name have the values given to the optimizer."""
         group = {**self.defaults, **param_group}
         if not group["lr"] >= 0:
             raise ValueError(f"lr must be >= 0, got {group['lr']!r}")
@@ -77,15 +94,15 @@ class MovingAverageSGD(Optimizer):
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages and the options, without the projections."""
-        # A function in a checkpoint could not be loaded with weights_only=True.
+        """Return the averages and the options, without the projections."""
+        # A checkpoint with a function in it could not be loaded with weights_only=True.
         state = super().state_dict()
         for group in state["param_groups"]:
             group.pop("projection", None)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a ``state_dict``, with the projections given to this optimizer."""
+        """Continue from a ``state_dict``. The projections remain those of this optimizer."""
         projections = [group["projection"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, projection in zip(self.param_groups, projections, strict=True):
@@ -93,7 +110,7 @@ class MovingAverageSGD(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step; ``closure``, if given, recomputes the loss first."""
+        """Take a step. ``closure``, if given, first recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -108,7 +125,9 @@ class MovingAverageSGD(Optimizer):
             return
         grads: Any = [p.grad for p in params]
         if any(grad.is_sparse for grad in grads):
-            raise RuntimeError("MovingAverageSGD averages every entry of a gradient, so it takes no sparse ones")
+            raise RuntimeError(
+                "gradients must be dense, since MovingAverageSGD averages every entry, got a sparse gradient"
+            )
         if group["weight_decay"] != 0:
             grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
         averages = [self._average(p) for p in params]

@@ -1,8 +1,9 @@
-"""Projections on convex sets, proximal operators, and regularisers that have one.
+"""Projections onto convex sets, proximal operators, and regularisers.
 
-A set is a function from a tensor to its nearest point, so that it fits ``MovingAverageSGD(projection=...)`` and
-``fcco.solve(..., projection=...)`` once its options are given: ``functools.partial(project_ball, radius=2.0)``. A
-tensor of any shape is one vector; ``dim`` makes it one vector along that dimension.
+A set is represented by a function that maps a tensor to the nearest point of the set. With its options fixed, as in
+``functools.partial(project_ball, radius=2.0)``, it can be passed to ``MovingAverageSGD(projection=...)`` and to
+``fcco.solve(..., projection=...)``. A tensor of any shape is treated as one vector. With ``dim``, every slice along
+that dimension is a vector.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import check_finite, shape_of
-from fcco.theory._checks import number
+from fcco.theory._checks import non_negative, positive
 
 __all__ = [
     "ElasticNet",
@@ -37,45 +38,49 @@ def _check_point(x: Tensor) -> None:
         raise TypeError(f"x must be a tensor of a floating dtype, got {got}")
 
 
-def _check_radius(radius: float) -> None:
-    if not 0 < number("radius", radius) < math.inf:
-        raise ValueError(f"radius must be a positive number, got {radius!r}")
-
-
-def _check_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= number(name, value) < math.inf:
-            raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-
-
 def project_ball(
     x: Tensor, radius: float = 1.0, *, center: Tensor | float = 0.0, dim: int | tuple[int, ...] | None = None
 ) -> Tensor:
-    r"""The nearest point of a Euclidean ball.
+    r"""Project onto a Euclidean ball.
 
     .. math:: P(x) = c + (x - c) \min(1, r / \|x - c\|)
 
-    Args:
-        x: any shape.
-        radius: r > 0.
-        center: c, a number or of a shape that broadcasts against ``x``.
-        dim: project along these dimensions only; all of ``x`` is one vector otherwise.
+    Parameters
+    ----------
+    x : Tensor
+        Any shape.
+    radius : float, default=1.0
+        r, positive.
+    center : float or Tensor, default=0.0
+        c, of a shape that broadcasts to that of ``x``.
+    dim : int or tuple of int, optional
+        Dimensions that form a vector. By default all of ``x`` is one vector.
 
-    Raises:
-        TypeError: ``x`` is not of a floating dtype.
-        ValueError: the radius is not positive, ``x`` is not finite, or ``center`` does not broadcast against it.
+    Returns
+    -------
+    Tensor
+        The nearest point of the ball, of the shape of ``x``.
 
+    Raises
+    ------
+    TypeError
+        If ``x`` is not of a floating dtype.
+    ValueError
+        If the radius is not positive, if ``x`` is not finite, or if ``center`` does not broadcast to it.
+
+    Examples
+    --------
     >>> project_ball(torch.tensor([3.0, 4.0]), radius=1.0)
     tensor([0.6000, 0.8000])
     """
-    _check_radius(radius)
+    positive("radius", radius)
     _check_point(x)
     if x.numel() == 0:
         return x
     middle = _like(x, center=center)
     offset = x - middle
     check_finite(offset, log=False, name="(x - center)")
-    # Powers of two are divided out, exactly: neither squares nor quotients overflow then, whatever the dtype.
+    # Dividing by powers of two is exact, and keeps squares and quotients from overflowing in any dtype.
     scale = _power_of_two(offset.detach(), dim)
     size = math.ldexp(1.0, math.frexp(radius)[1] - 1)
     direction = offset / scale.to(x.dtype)
@@ -86,13 +91,13 @@ def project_ball(
 
 
 def _power_of_two(x: Tensor, dim: int | tuple[int, ...] | None) -> Tensor:
-    """The largest one that is not above any |x|, in float64; 1 where all are 0."""
+    """Return the largest power of two that does not exceed the largest |x|, in float64, or 1 if all of x is 0."""
     largest = x.abs().amax(() if dim is None else dim, keepdim=True).double()
     return torch.where(largest > 0, largest / (2 * torch.frexp(largest).mantissa), 1.0)
 
 
 def _like(x: Tensor, **given: Tensor | float) -> Tensor:
-    """A number or tensor as one of the dtype of ``x`` that broadcasts to its shape."""
+    """Return a number or tensor as a tensor of the dtype of ``x`` that broadcasts to its shape."""
     ((name, value),) = given.items()
     try:
         tensor = torch.as_tensor(value).to(x)
@@ -101,22 +106,38 @@ def _like(x: Tensor, **given: Tensor | float) -> Tensor:
     try:
         tensor.expand(x.shape)
     except RuntimeError:
-        raise ValueError(f"{name} {shape_of(tensor)} does not broadcast to x {shape_of(x)}") from None
+        raise ValueError(
+            f"{name} must broadcast to the shape {shape_of(x)} of x, got the shape {shape_of(tensor)}"
+        ) from None
     return tensor
 
 
 def project_box(x: Tensor, lower: Tensor | float = -math.inf, upper: Tensor | float = math.inf) -> Tensor:
-    r"""The nearest point of a box, :math:`\min(\max(x, l), u)`.
+    r"""Project onto a box, :math:`P(x) = \min(\max(x, l), u)`.
 
-    Args:
-        x: any shape.
-        lower: l, a number or of a shape that broadcasts against ``x``; none by default.
-        upper: u, likewise.
+    Parameters
+    ----------
+    x : Tensor
+        Any shape.
+    lower : float or Tensor, optional
+        l, of a shape that broadcasts to that of ``x``. By default there is no lower bound.
+    upper : float or Tensor, optional
+        u, of a shape that broadcasts to that of ``x``. By default there is no upper bound.
 
-    Raises:
-        TypeError: ``x`` is not of a floating dtype.
-        ValueError: a lower bound is above the upper one, and the box is empty, or a bound does not broadcast.
+    Returns
+    -------
+    Tensor
+        The nearest point of the box, of the shape of ``x``.
 
+    Raises
+    ------
+    TypeError
+        If ``x`` is not of a floating dtype.
+    ValueError
+        If a lower bound is above the upper one, so that the box is empty, or if a bound does not broadcast.
+
+    Examples
+    --------
     >>> project_box(torch.tensor([-2.0, 0.5, 2.0]), 0.0, 1.0)
     tensor([0.0000, 0.5000, 1.0000])
     """
@@ -128,30 +149,46 @@ def project_box(x: Tensor, lower: Tensor | float = -math.inf, upper: Tensor | fl
 
 
 def project_simplex(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -> Tensor:
-    r"""The nearest point of a simplex, :math:`\{y : y \ge 0, \sum y = r\}`, by sorting.
+    r"""Project onto a simplex, :math:`\{y : y \ge 0, \sum y = r\}`, by sorting.
 
     .. math:: P(x) = \max(x - \theta, 0) \quad\text{with } \theta \text{ such that it sums to } r
 
-    Args:
-        x: any shape, at least one element.
-        radius: r > 0, what the entries add up to.
-        dim: project along this dimension only; all of ``x`` is one vector otherwise.
+    Parameters
+    ----------
+    x : Tensor
+        Any shape with at least one element.
+    radius : float, default=1.0
+        r, positive: the sum of the entries.
+    dim : int, optional
+        Dimension that forms a vector. By default all of ``x`` is one vector.
 
-    Raises:
-        TypeError: ``x`` is not of a floating dtype.
-        ValueError: the radius is not positive, or ``x`` is not finite.
+    Returns
+    -------
+    Tensor
+        The nearest point of the simplex, of the shape of ``x``.
 
-    Reference: Duchi et al., *Efficient Projections onto the l1-Ball*, ICML 2008.
+    Raises
+    ------
+    TypeError
+        If ``x`` is not of a floating dtype.
+    ValueError
+        If the radius is not positive, or if ``x`` is not finite.
 
+    References
+    ----------
+    Duchi et al., *Efficient Projections onto the l1-Ball for Learning in High Dimensions*, ICML 2008.
+
+    Examples
+    --------
     >>> project_simplex(torch.tensor([0.5, 1.0, -1.0]))
     tensor([0.2500, 0.7500, 0.0000])
     """
-    _check_radius(radius)
+    positive("radius", radius)
     _check_point(x)
     check_finite(x, log=False, name="x")
     if dim is None:
         return project_simplex(x.reshape(-1), radius, dim=0).reshape(x.shape)
-    # Entries further than the radius below the largest are zero; from the largest on, sums keep their precision.
+    # Entries more than the radius below the largest become zero. Measured from the largest, sums keep their precision.
     shifted = x - x.amax(dim, keepdim=True)
     ordered = shifted.sort(dim, descending=True).values
     shape = [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
@@ -162,21 +199,37 @@ def project_simplex(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
 
 
 def project_l1_ball(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -> Tensor:
-    r"""The nearest point of :math:`\{y : \|y\|_1 \le r\}`: the signs of x, and its sizes on the simplex if too large.
+    r"""Project onto :math:`\{y : \|y\|_1 \le r\}`.
 
-    Args:
-        x: any shape, at least one element.
-        radius: r > 0.
-        dim: project along this dimension only; all of ``x`` is one vector otherwise.
+    A point outside the ball keeps its signs, and its absolute values are projected onto the simplex.
 
-    Raises:
-        TypeError: ``x`` is not of a floating dtype.
-        ValueError: the radius is not positive, or ``x`` is not finite.
+    Parameters
+    ----------
+    x : Tensor
+        Any shape with at least one element.
+    radius : float, default=1.0
+        r, positive.
+    dim : int, optional
+        Dimension that forms a vector. By default all of ``x`` is one vector.
 
+    Returns
+    -------
+    Tensor
+        The nearest point of the ball, of the shape of ``x``.
+
+    Raises
+    ------
+    TypeError
+        If ``x`` is not of a floating dtype.
+    ValueError
+        If the radius is not positive, or if ``x`` is not finite.
+
+    Examples
+    --------
     >>> project_l1_ball(torch.tensor([-0.5, 1.0, 0.1]))
     tensor([-0.2500,  0.7500,  0.0000])
     """
-    _check_radius(radius)
+    positive("radius", radius)
     _check_point(x)
     check_finite(x, log=False, name="x")
     sizes = x.abs()
@@ -185,57 +238,99 @@ def project_l1_ball(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
 
 
 def prox_l1(x: Tensor, step: float, weight: float = 1.0) -> Tensor:
-    r"""The soft threshold.
+    r"""Return the proximal point of the l1 norm, by a soft threshold.
 
     .. math:: \arg\min_y s \lambda \|y\|_1 + \tfrac 1 2 \|y - x\|^2 = \mathrm{sign}(x) \max(|x| - s \lambda, 0)
 
-    Args:
-        x: any shape.
-        step: s >= 0.
-        weight: lambda >= 0.
+    Parameters
+    ----------
+    x : Tensor
+        Any shape.
+    step : float
+        s, at least 0.
+    weight : float, default=1.0
+        :math:`\lambda`, at least 0.
 
-    Raises:
-        ValueError: a negative step or weight.
+    Returns
+    -------
+    Tensor
+        The proximal point, of the shape of ``x``.
 
+    Raises
+    ------
+    ValueError
+        If the step or a weight is negative.
+
+    Examples
+    --------
     >>> prox_l1(torch.tensor([-2.0, 0.3]), step=0.5)
     tensor([-1.5000,  0.0000])
     """
-    _check_not_negative(step=step, weight=weight)
+    non_negative("step", step)
+    non_negative("weight", weight)
     return x - x.clamp(-step * weight, step * weight)
 
 
 def prox_l2(x: Tensor, step: float, weight: float = 1.0) -> Tensor:
-    r"""The proximal operator of half the *squared* norm.
+    r"""Return the proximal point of half the *squared* norm.
 
     .. math:: \arg\min_y \tfrac{s \lambda} 2 \|y\|^2 + \tfrac 1 2 \|y - x\|^2 = x / (1 + s \lambda)
 
-    Args:
-        x: any shape.
-        step: s >= 0.
-        weight: lambda >= 0.
+    Parameters
+    ----------
+    x : Tensor
+        Any shape.
+    step : float
+        s, at least 0.
+    weight : float, default=1.0
+        :math:`\lambda`, at least 0.
 
-    Raises:
-        ValueError: a negative step or weight.
+    Returns
+    -------
+    Tensor
+        The proximal point, of the shape of ``x``.
 
+    Raises
+    ------
+    ValueError
+        If the step or a weight is negative.
+
+    Examples
+    --------
     >>> prox_l2(torch.tensor([3.0]), step=0.5)
     tensor([2.])
     """
-    _check_not_negative(step=step, weight=weight)
+    non_negative("step", step)
+    non_negative("weight", weight)
     return x / (1 + step * weight)
 
 
 def prox_elastic_net(x: Tensor, step: float, l1: float = 1.0, l2: float = 1.0) -> Tensor:
-    r"""The proximal operator of :math:`l_1 \|y\|_1 + \tfrac{l_2} 2 \|y\|^2`: a soft threshold, then a shrinkage.
+    r"""Return the proximal point of :math:`l_1 \|y\|_1 + \tfrac{l_2} 2 \|y\|^2`: a soft threshold, then a shrinkage.
 
-    Args:
-        x: any shape.
-        step: s >= 0.
-        l1: weight of the absolute values, >= 0.
-        l2: weight of half the squares, >= 0.
+    Parameters
+    ----------
+    x : Tensor
+        Any shape.
+    step : float
+        s, at least 0.
+    l1 : float, default=1.0
+        Weight of the absolute values, at least 0.
+    l2 : float, default=1.0
+        Weight of half the squares, at least 0.
 
-    Raises:
-        ValueError: a negative step or weight.
+    Returns
+    -------
+    Tensor
+        The proximal point, of the shape of ``x``.
 
+    Raises
+    ------
+    ValueError
+        If the step or a weight is negative.
+
+    Examples
+    --------
     >>> prox_elastic_net(torch.tensor([3.5]), step=0.5)
     tensor([2.])
     """
@@ -244,7 +339,10 @@ def prox_elastic_net(x: Tensor, step: float, l1: float = 1.0, l2: float = 1.0) -
 
 @runtime_checkable
 class Regulariser(Protocol):
-    """A convex R that :func:`fcco.solve` adds to F: its value, its proximal step, and how strongly convex it is."""
+    """A convex function R that :func:`fcco.solve` adds to F.
+
+    It has a value, a proximal step, and a modulus of strong convexity.
+    """
 
     @property
     def mu(self) -> float:
@@ -252,18 +350,30 @@ class Regulariser(Protocol):
         ...
 
     def __call__(self, w: Tensor) -> Tensor:
-        """R(w), a scalar."""
+        """Return R(w), a scalar."""
         ...
 
     def prox(self, w: Tensor, step: float) -> Tensor:
-        """The point y where step * R(y) + |y - w|^2 / 2 is least."""
+        """Return the y that minimises step * R(y) + |y - w|^2 / 2."""
         ...
 
 
 @dataclass(frozen=True)
 class SquaredL2:
-    """R(w) = mu/2 |w|^2.
+    """The regulariser R(w) = mu/2 |w|^2.
 
+    Parameters
+    ----------
+    mu : float
+        The weight, at least 0.
+
+    Raises
+    ------
+    ValueError
+        If the weight is negative.
+
+    Examples
+    --------
     >>> SquaredL2(mu=0.5)(torch.tensor([2.0, 0.0]))
     tensor(1.)
     """
@@ -271,21 +381,35 @@ class SquaredL2:
     mu: float
 
     def __post_init__(self) -> None:
-        _check_not_negative(mu=self.mu)
+        non_negative("mu", self.mu)
 
     def __call__(self, w: Tensor) -> Tensor:
-        """R(w)."""
+        """Return R(w)."""
         return self.mu / 2 * w.square().sum()
 
     def prox(self, w: Tensor, step: float) -> Tensor:
-        """See :func:`prox_l2`."""
+        """Return :func:`prox_l2` of w."""
         return prox_l2(w, step, self.mu)
 
 
 @dataclass(frozen=True)
 class ElasticNet:
-    """R(w) = l1 |w|_1 + l2/2 |w|^2, strongly convex with mu = l2, and not smooth at 0.
+    """The regulariser R(w) = l1 |w|_1 + l2/2 |w|^2, which is strongly convex with mu = l2, and not smooth at 0.
 
+    Parameters
+    ----------
+    l1 : float
+        Weight of the absolute values, at least 0.
+    l2 : float
+        Weight of half the squares, at least 0.
+
+    Raises
+    ------
+    ValueError
+        If a weight is negative.
+
+    Examples
+    --------
     >>> ElasticNet(l1=1.0, l2=0.5)(torch.tensor([2.0, 0.0]))
     tensor(3.)
     """
@@ -294,17 +418,18 @@ class ElasticNet:
     l2: float
 
     def __post_init__(self) -> None:
-        _check_not_negative(l1=self.l1, l2=self.l2)
+        non_negative("l1", self.l1)
+        non_negative("l2", self.l2)
 
     @property
     def mu(self) -> float:
-        """How strongly convex R is: l2."""
+        """The modulus of strong convexity of R, l2."""
         return self.l2
 
     def __call__(self, w: Tensor) -> Tensor:
-        """R(w)."""
+        """Return R(w)."""
         return self.l1 * w.abs().sum() + self.l2 / 2 * w.square().sum()
 
     def prox(self, w: Tensor, step: float) -> Tensor:
-        """See :func:`prox_elastic_net`."""
+        """Return :func:`prox_elastic_net` of w."""
         return prox_elastic_net(w, step, self.l1, self.l2)

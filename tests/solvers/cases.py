@@ -1,4 +1,4 @@
-"""What the tests of the solvers run on."""
+"""Problems and options that the tests of the solvers share."""
 
 from functools import partial
 
@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from fcco.projections import SquaredL2, project_ball
-from fcco.solvers import Problem, Stage
-from fcco.solvers._sampling import draw_rows
+from fcco.solvers import Problem, SOXBoost, Stage
+from fcco.solvers._solver import draw_rows
 from problems import ExponentialProblem, LeastSquaresProblem
 
 
 def exponential(dim=1, log=False, **options):
-    """The problem of the engine's tests as a :class:`Problem`, and in NumPy."""
+    """Return the problem of the engine's tests, as a :class:`Problem` and in NumPy."""
     arrays = ExponentialProblem(dim=dim, **options)
 
     def inner(w, rows, generator, inner_batch):
@@ -48,7 +48,7 @@ def least_squares(**options):
 
 
 def replay(arrays, generator, steps, outer_batch, inner_batch, all_rows=False):
-    """The draws that ``steps`` steps of a solver make from this generator, as the references take them."""
+    """Return the draws of ``steps`` steps of a solver, in the form that the reference implementations take."""
     draws = []
     for _ in range(steps):
         rows = draw_rows(arrays.n, outer_batch, generator)
@@ -63,15 +63,15 @@ RATES = {"lr": 0.05, "beta": 0.3, "gamma": 0.2, "steps": 40}
 STAGES = [Stage(0.08, 0.4, 0.5, 15), Stage(0.04, 0.2, 0.25, 20), Stage(0.02, 0.1, 0.125, 25)]
 BALL = partial(project_ball, radius=1.2)
 
-# Every method with options that it runs with on any problem whose start is in the ball.
-METHODS = {
-    "scgd": RATES,
-    "nasa": RATES,
-    "soap": RATES,
-    "moap": RATES,
-    "bsgd": RATES,
-    "sox": RATES,
-    "sox-boost": {"stages": STAGES},
-    "projected": {**RATES, "projection": BALL},
-    "strongly-convex": {"steps": 40, "regulariser": SquaredL2(0.5), "projection": BALL},
+# Every method, with options that work on any problem whose start is in the ball.
+CALLS = {
+    **{method: {"method": method, **RATES} for method in ("scgd", "nasa", "soap", "moap", "bsgd", "sox")},
+    "sox-boost": {"method": SOXBoost(STAGES)},
+    "projected": {"method": "projected", **RATES, "projection": BALL},
+    "strongly-convex": {
+        "method": "strongly-convex",
+        "steps": 40,
+        "regulariser": SquaredL2(0.5),
+        "projection": BALL,
+    },
 }

@@ -1,4 +1,4 @@
-"""Common to the tests of the solvers."""
+"""Fixtures of the solver tests."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread():
-    """The problems are small, and threads that wait for each other on a busy machine take most of the time."""
+    """Use one thread. The problems are small, and on a busy machine most of the time is spent waiting for threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

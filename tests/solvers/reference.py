@@ -9,7 +9,7 @@ from reference import FIRST_ESTIMATE, start
 
 
 def batch_gradient(problem, w, u, visited, gamma, outer_batch, inner_batches):
-    """Lines 2 to 6 of Algorithm 1: u of the batch is updated, and the gradient is taken at u before that."""
+    """Lines 2 to 6 of Algorithm 1. They update u of the batch, and take the gradient at the u before the update."""
     gradient = np.zeros_like(w)
     for i in outer_batch:
         g_i = problem.g(w, i, inner_batches[i])
@@ -40,7 +40,10 @@ def sox_boost(problem, w, stages, draws, pass_on="last", mu=0.0):
 
 
 def projected(problem, w, eta, gamma, draws, project):
-    """eta is the proof's: w = argmin over Omega of <G, w> + eta/2 |w - w_t|^2. Also the mean of w^0 ... w^{T-1}."""
+    """Projected SOX with the eta of the proof: w = argmin over Omega of <G, w> + eta/2 |w - w_t|^2.
+
+    It also returns the mean of w^0 ... w^{T-1}.
+    """
     u, visited, iterates = np.zeros((problem.n, problem.dim)), set(), []
     for outer_batch, inner_batches in draws:
         iterates.append(w)
@@ -50,7 +53,7 @@ def projected(problem, w, eta, gamma, draws, project):
 
 
 def strongly_convex(problem, w, mu, draws, project):
-    """R = mu/2 |w|^2, so <G, w> + R(w) + eta/2 |w - w_t|^2 is a parabola around (eta w_t - G) / (eta + mu)."""
+    """SOX with R = mu/2 |w|^2, where <G, w> + R(w) + eta/2 |w - w_t|^2 is least at (eta w_t - G) / (eta + mu)."""
     u, visited, iterates = np.zeros((problem.n, problem.dim)), set(), []
     for t, (outer_batch, inner_batches) in enumerate(draws):
         iterates.append(w)

@@ -12,18 +12,19 @@ import torch
 import fcco
 from fcco.projections import ElasticNet, project_ball, project_box
 from fcco.schedules import RunningMean
-from fcco.solvers import Stage
-from solvers.cases import BALL, METHODS, RATES, STAGES, exponential, least_squares
+from fcco.solvers import Accuracy, Checkpoint, SOXBoost, Stage
+from solvers.cases import BALL, CALLS, RATES, STAGES, exponential, least_squares
 
 CASES = {
-    **METHODS,
-    "SOX-boost": {"stages": STAGES, "pass_on": "average", "epsilon": 0.1, "radius": 1.0},
-    "sox_boost": {"stages": STAGES, "pass_on": "random"},
-    "Sox-Boost": {"stages": [Stage(0.05, 0.3, lambda step: 1 / (step + 1), 20)] * 2},
-    "SOX": {**RATES, "gamma": RunningMean(0.1), "lr": lambda step: 0.1 / (step + 1)},
+    **CALLS,
+    "average": {"method": SOXBoost(STAGES, pass_on="average"), "accuracy": Accuracy(0.1, radius=1.0)},
+    "random": {"method": SOXBoost(STAGES, pass_on="random")},
+    "schedules": {"method": SOXBoost([Stage(0.05, 0.3, lambda step: 1 / (step + 1), 20)] * 2)},
+    "running-mean": {"method": "SOX", **RATES, "gamma": RunningMean(0.1), "lr": lambda step: 0.1 / (step + 1)},
 }
 PROBLEM, _ = exponential()
-SOLVE = partial(fcco.solve, outer_batch=4, inner_batch=2, record_every=6, random_state=3)
+BOOST = SOXBoost(STAGES)
+SOLVE = partial(fcco.solve, outer_batch=4, inner_batch=2, record=6, random_state=3)
 
 
 def timeless(solution):
@@ -33,7 +34,7 @@ def timeless(solution):
 def assert_same(mine, theirs):
     assert torch.equal(mine.weights, theirs.weights)
     assert torch.equal(mine.average, theirs.average)
-    # NaN is not equal to itself, and stands for the tracking error of an empty table.
+    # They are compared as text because the tracking error of an empty table is NaN, which does not equal itself.
     assert str(timeless(mine)) == str(timeless(theirs))
     for count in ("steps", "inner_evaluations", "outer_evaluations", "stopped_early"):
         assert getattr(mine, count) == getattr(theirs, count)
@@ -44,28 +45,28 @@ def stop_at(step):
 
 
 @pytest.mark.parametrize("step", [1, 15, 17, 24])
-@pytest.mark.parametrize("method", CASES)
-def test_stopped_and_resumed(method, step, tmp_path):
-    """15 is between two stages of SOX-boost, 17 and 24 are within the second, and 24 is one that is recorded."""
-    options, checkpoint = CASES[method], tmp_path / "run.pt"
-    stopped = SOLVE(PROBLEM, method, **options, checkpoint=checkpoint, callback=stop_at(step))
+@pytest.mark.parametrize("name", CASES)
+def test_stopped_and_resumed(name, step, tmp_path):
+    """Step 15 is between two stages of SOX-boost, 17 and 24 are within the second, and 24 is recorded."""
+    options, checkpoint = CASES[name], tmp_path / "run.pt"
+    stopped = SOLVE(PROBLEM, **options, checkpoint=checkpoint, callback=stop_at(step))
     assert (stopped.steps, stopped.stopped_early) == (step, True)
     assert stopped.history["step"][-1] == step
-    resumed = SOLVE(PROBLEM, method, **options, checkpoint=checkpoint)
-    assert_same(resumed, SOLVE(PROBLEM, method, **options))
+    resumed = SOLVE(PROBLEM, **options, checkpoint=checkpoint)
+    assert_same(resumed, SOLVE(PROBLEM, **options))
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
 
 
 def test_stopped_many_times(tmp_path):
     checkpoint = tmp_path / "run.pt"
     for step in (2, 3, 15, 16, 35, 59):
-        SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=checkpoint, callback=stop_at(step))
-    resumed = SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=checkpoint)
-    assert_same(resumed, SOLVE(PROBLEM, "sox-boost", stages=STAGES))
+        SOLVE(PROBLEM, BOOST, checkpoint=checkpoint, callback=stop_at(step))
+    resumed = SOLVE(PROBLEM, BOOST, checkpoint=checkpoint)
+    assert_same(resumed, SOLVE(PROBLEM, BOOST))
 
 
 def test_crashed_and_resumed(tmp_path):
-    """The run goes on from the last save, and the steps after it are taken again."""
+    """The run continues from the last save, and takes the steps after it again."""
     checkpoint, calls = tmp_path / "run.pt", []
 
     def inner(w, rows, generator, inner_batch):
@@ -76,8 +77,8 @@ def test_crashed_and_resumed(tmp_path):
 
     fragile = dataclasses.replace(PROBLEM, inner=inner)
     with pytest.raises(RuntimeError, match="the power is out") as caught:
-        SOLVE(fragile, **RATES, checkpoint=checkpoint, checkpoint_every=5)
-    assert caught.value.__notes__ == ["in step 22 of sox on exponential (the first is 0)"]
+        SOLVE(fragile, **RATES, checkpoint=Checkpoint(checkpoint, every=5))
+    assert caught.value.__notes__ == ["in step 22 of sox on exponential (the first step is 0)"]
     calls.clear()
     resumed = SOLVE(dataclasses.replace(PROBLEM, inner=PROBLEM.inner), **RATES, checkpoint=checkpoint)
     assert_same(resumed, SOLVE(PROBLEM, **RATES))
@@ -114,7 +115,7 @@ def test_a_torn_save_leaves_the_last_one(tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(torch, "save", torn)
     with pytest.raises(type(error)):
-        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, checkpoint_every=1)
+        SOLVE(PROBLEM, **RATES, checkpoint=Checkpoint(checkpoint, every=1))
     monkeypatch.undo()
     assert checkpoint.read_bytes() == whole
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
@@ -122,7 +123,7 @@ def test_a_torn_save_leaves_the_last_one(tmp_path, monkeypatch, error):
 
 
 def test_a_save_is_one_rename(tmp_path, monkeypatch):
-    """Until the new checkpoint takes the place of the last one, that is untouched."""
+    """The last checkpoint is untouched until the new one replaces it."""
     checkpoint = tmp_path / "run.pt"
     SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, callback=stop_at(10))
     whole, seen = checkpoint.read_bytes(), []
@@ -134,7 +135,7 @@ def test_a_save_is_one_rename(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", rename)
     with pytest.raises(OSError, match="no rename"):
-        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint, checkpoint_every=4)
+        SOLVE(PROBLEM, **RATES, checkpoint=Checkpoint(checkpoint, every=4))
     assert seen == [(12, True)]
     assert checkpoint.read_bytes() == whole
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
@@ -147,7 +148,7 @@ def test_what_a_killed_process_leaves_is_overwritten(tmp_path):
 
 
 def test_it_holds_data_alone(tmp_path):
-    """Which is what weights_only=True loads: no code runs when a checkpoint is opened."""
+    """A checkpoint can be loaded with weights_only=True, so no code runs when it is opened."""
     SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt")
     saved = torch.load(tmp_path / "run.pt", weights_only=True)
     assert saved["run"]["counters"]["step"] == RATES["steps"]
@@ -168,7 +169,7 @@ OTHERS = {
     "gamma": ({"gamma": lambda step: 0.3}, {"gamma": lambda step: 0.3 if step < 39 else 0.1}),
     "steps": ({}, {"steps": 41}),
     "seed": ({}, {"random_state": 4}),
-    "record_every": ({}, {"record_every": 7}),
+    "record": ({}, {"record": 7}),
     "regulariser": ({"regulariser": ElasticNet(0.1, 0.1)}, {"regulariser": ElasticNet(0.1, 0.2)}),
     "projection": ({"projection": BALL}, {"projection": partial(project_ball, radius=1.3)}),
     "safeguard": ({}, {"safeguard": False}),
@@ -189,9 +190,9 @@ def test_refuses_the_checkpoint_of_another_run(name, tmp_path):
 
 @pytest.mark.parametrize("stages", [STAGES[:2], [*STAGES[:2], dataclasses.replace(STAGES[2], steps=3)]])
 def test_refuses_other_stages(stages, tmp_path):
-    SOLVE(PROBLEM, "sox-boost", stages=STAGES, checkpoint=tmp_path / "run.pt", callback=stop_at(2))
+    SOLVE(PROBLEM, BOOST, checkpoint=tmp_path / "run.pt", callback=stop_at(2))
     with pytest.raises(ValueError, match=r"belongs to another run: its (number of stages|steps)"):
-        SOLVE(PROBLEM, "sox-boost", stages=stages, checkpoint=tmp_path / "run.pt")
+        SOLVE(PROBLEM, SOXBoost(stages), checkpoint=tmp_path / "run.pt")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"hello"], ids=["empty", "text", "word"])
@@ -244,10 +245,10 @@ def test_refuses_a_place_that_cannot_be_written_before_the_first_step(place, tmp
 
 
 def test_numbers_of_numpy(tmp_path):
-    """They are numbers like any other, and a checkpoint holds Python's own."""
+    """NumPy numbers are accepted, and a checkpoint contains Python numbers."""
     problem = dataclasses.replace(PROBLEM, n=np.int64(PROBLEM.n), dim=np.int64(1))
     numbers = {"lr": np.float64(0.05), "beta": lambda step: np.float64(0.3), "gamma": np.float32(0.25)}
-    options = {**numbers, "steps": np.int64(40), "outer_batch": np.int64(4), "record_every": np.int64(6)}
+    options = {**numbers, "steps": np.int64(40), "outer_batch": np.int64(4), "record": np.int64(6)}
     SOLVE(problem, **options, checkpoint=tmp_path / "run.pt", callback=stop_at(9))
     resumed = SOLVE(problem, **options, checkpoint=tmp_path / "run.pt")
     assert_same(resumed, SOLVE(PROBLEM, **{**RATES, "gamma": 0.25}))
@@ -256,7 +257,7 @@ def test_numbers_of_numpy(tmp_path):
 @pytest.mark.parametrize("bound", ["lower", "upper"])
 @pytest.mark.parametrize("entry", [0, 11])
 def test_refuses_another_box(bound, entry, tmp_path):
-    """On either side, and in any entry."""
+    """A change of any entry of either bound is noticed."""
     problem = dataclasses.replace(
         PROBLEM,
         start=torch.zeros(12, dtype=torch.float64),
@@ -273,7 +274,7 @@ def test_refuses_another_box(bound, entry, tmp_path):
 
 
 class Ridge:
-    """A regulariser of one's own, with no repr."""
+    """A user-defined regulariser without a repr."""
 
     def __init__(self, mu):
         self.mu = mu
@@ -299,7 +300,10 @@ def saved_step(checkpoint):
 
 @pytest.fixture
 def ctrl_c():
-    """Presses Ctrl-C, with Python's handler of it: ``nohup`` and ``&`` in a script let processes ignore it."""
+    """Return a function that presses Ctrl-C.
+
+    Python's handler is installed, because processes started with ``nohup`` or ``&`` ignore the signal.
+    """
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGINT, inherited)
@@ -320,7 +324,7 @@ def test_a_callback_that_raises_loses_nothing(error, tmp_path):
 
 
 def failing_at(call, fail):
-    """The problem, whose inner function does something else at one of its calls, after it has drawn."""
+    """Return the problem with an inner function that calls ``fail`` at one of its calls, after drawing."""
     calls = []
 
     def inner(w, rows, generator, inner_batch):
@@ -338,7 +342,7 @@ def raising(error):
     return fail
 
 
-# The first call identifies the problem, so that the 20th is that of step 18.
+# The first call identifies the problem, so the 20th call is that of step 18.
 @pytest.mark.parametrize("fail", [raising(RuntimeError("lost")), lambda values: values * float("nan")])
 def test_a_problem_that_raises_loses_nothing(fail, tmp_path):
     checkpoint = tmp_path / "run.pt"
@@ -365,7 +369,7 @@ def test_ctrl_c_waits_for_the_end_of_the_step(call, step, tmp_path, ctrl_c):
 
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path, ctrl_c):
-    """The step it falls into is torn, and the last save is what there is."""
+    """The interrupted step leaves an inconsistent state, so only the last save remains."""
 
     def press(values):
         ctrl_c()
@@ -373,7 +377,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path, ctrl_c):
         return values
 
     with pytest.raises(KeyboardInterrupt):
-        SOLVE(failing_at(20, press), **RATES, checkpoint=tmp_path / "run.pt", checkpoint_every=5)
+        SOLVE(failing_at(20, press), **RATES, checkpoint=Checkpoint(tmp_path / "run.pt", every=5))
     assert saved_step(tmp_path / "run.pt") == 15
     assert_same(SOLVE(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt"), SOLVE(PROBLEM, **RATES))
 

@@ -1,4 +1,4 @@
-"""What cannot be meant, or cannot be done, is refused with a sentence, before the first step."""
+"""Invalid arguments raise an error that names them, before the first step."""
 
 import dataclasses
 from functools import partial
@@ -8,7 +8,7 @@ import torch
 
 import fcco
 from fcco.projections import ElasticNet, SquaredL2, project_ball
-from fcco.solvers import Problem, Stage
+from fcco.solvers import Accuracy, Checkpoint, Problem, SOXBoost, Stage
 from fcco.theory import Constants
 from solvers.cases import BALL, RATES, STAGES, least_squares
 
@@ -17,10 +17,10 @@ KNOWN = dataclasses.replace(
     PROBLEM, constants=Constants(c_f=1.0, l_f=1.0, c_g=1.0, l_g=0.0, sigma2=0.1, zeta2=0.1), name="known"
 )
 FAR = dataclasses.replace(PROBLEM, start=torch.full((3,), 2.0, dtype=torch.float64))
-BOOST = {"method": "sox-boost"}
 
+# Options of solve. "accuracy" and "boost" are the arguments of Accuracy and SOXBoost, which check them.
 CASES = {
-    "method": ({**RATES, "method": "sgd"}, "method must be one of scgd, nasa, .*, strongly-convex, got 'sgd'"),
+    "method": ({**RATES, "method": "sgd"}, "method must be one of scgd, nasa, .*, strongly-convex, .* got 'sgd'"),
     "outer_batch-above-n": ({**RATES, "outer_batch": 21}, "outer_batch must be at most n = 20, got 21"),
     "outer_batch-0": ({**RATES, "outer_batch": 0}, "outer_batch must be at least 1, got 0"),
     "inner_batch-0": ({**RATES, "inner_batch": 0}, "inner_batch must be at least 1, got 0"),
@@ -29,59 +29,83 @@ CASES = {
     "lr-schedule": ({**RATES, "lr": lambda step: float("nan")}, "lr must be a finite number >= 0, got nan at step 0"),
     "beta": ({**RATES, "beta": 0.0}, r"beta must be in \(0, 1\], got 0.0"),
     "gamma": ({**RATES, "gamma": 1.5}, r"gamma of SOX must be in \(0, 1\], got 1.5"),
-    "epsilon": ({"problem": KNOWN, "epsilon": 0.0}, "epsilon must be a positive number, got 0.0"),
-    "gap": ({"problem": KNOWN, "epsilon": 0.1, "gap": -1.0}, "gap must be a finite number >= 0, got -1.0"),
+    "epsilon": ({"problem": KNOWN, "accuracy": {"epsilon": 0.0}}, "epsilon must be positive and finite, got 0.0"),
+    "gap": ({"problem": KNOWN, "accuracy": {"gap": -1.0}}, "gap must be finite and not negative, got -1.0"),
     "random_state": ({**RATES, "random_state": -1}, "random_state must be at least 0, got -1"),
-    "record_every": ({**RATES, "record_every": 0}, "record_every must be at least 1, got 0"),
-    "record_at": ({**RATES, "record_at": [3, -1]}, "record_at must be at least 0, got -1"),
-    "record-twice": ({**RATES, "record_every": 1, "record_at": [3]}, "two ways to say the same: give one"),
-    "checkpoint_every": ({**RATES, "checkpoint_every": 5}, "checkpoint_every=5 needs checkpoint=, a file to save to"),
-    "pass_on": ({**BOOST, "stages": STAGES, "pass_on": "best"}, "pass_on must be one of last, average, random, got"),
-    "missing": ({"lr": 0.1, "beta": 0.1}, "sox needs gamma=, steps=, or epsilon= for the theorem to choose"),
-    "no-theorem": ({"method": "soap", "epsilon": 0.1, "lr": 0.1}, "soap needs gamma=, steps=: no theorem"),
+    "record-every": ({**RATES, "record": 0}, "record must be at least 1, got 0"),
+    "record-listed": ({**RATES, "record": [3, -1]}, "each step of record must be at least 0, got -1"),
+    "pass_on": ({"boost": {"pass_on": "best"}}, "pass_on must be one of last, average, random, got 'best'"),
+    "missing": ({"lr": 0.1, "beta": 0.1}, r"sox needs gamma=, steps=, or accuracy=Accuracy\(epsilon\) so that"),
+    "no-theorem": ({"method": "soap", "accuracy": {}, "lr": 0.1}, "soap needs gamma=, steps=: no theorem"),
     "no-momentum": ({"method": "nasa", "lr": 0.1, "gamma": 0.1, "steps": 1}, "nasa needs beta=: no theorem"),
-    "no-constants": ({"epsilon": 0.1}, "sox cannot take its step sizes from epsilon=: least squares has no constants"),
+    "no-constants": ({"accuracy": {}}, "sox cannot choose its step sizes .* because least squares has no constants"),
     "no-gap": (
-        {"problem": dataclasses.replace(KNOWN, optimum=None), "epsilon": 0.1},
-        r"the theorem needs gap=, F\(start\) - min F, which known does not tell",
+        {"problem": dataclasses.replace(KNOWN, optimum=None), "accuracy": {}},
+        r"Accuracy needs gap=, because known does not know F\(start\) - min F",
     ),
-    "stages-elsewhere": ({**RATES, "stages": STAGES}, "stages= is for sox-boost, not for sox"),
-    "pass_on-elsewhere": ({**RATES, "pass_on": "random"}, "pass_on= is for sox-boost, not for sox"),
-    "mu-elsewhere": ({**RATES, "mu": 0.1}, "mu= is for sox-boost, not for sox"),
-    "radius-elsewhere": ({**RATES, "radius": 0.1}, "radius= is for sox-boost, not for sox"),
-    "diameter-elsewhere": ({**RATES, "diameter": 0.1}, "diameter= is for projected, not for sox"),
-    "boost-stages-mu": ({**BOOST, "stages": STAGES, "mu": 0.1}, "leave it out where stages= are given"),
-    "boost-lr": ({**BOOST, "lr": 0.1}, "sox-boost has a lr in every stage: give stages= instead of lr="),
-    "boost-mu": ({**BOOST, "problem": KNOWN, "epsilon": 0.1}, r"sox-boost needs mu= \(or radius=, .*\) and epsilon="),
-    "boost-mu-0": ({**BOOST, "problem": KNOWN, "epsilon": 0.1, "mu": 0.0}, "mu must be a positive number, got 0.0"),
-    "boost-both": ({**BOOST, "problem": KNOWN, "epsilon": 0.1, "mu": 1.0, "radius": 1.0}, "and not both"),
-    "boost-radius": ({**BOOST, "problem": KNOWN, "radius": 1.0}, "radius= .* needs epsilon="),
-    "boost-epsilon": ({**BOOST, "problem": KNOWN, "mu": 0.5}, "sox-boost needs epsilon=, or stages="),
-    "boost-no-stage": ({**BOOST, "stages": []}, "stages must have at least one stage"),
-    "boost-stage": ({**BOOST, "stages": [Stage(0.1, 2.0, 0.1, 3)]}, r"beta must be in \(0, 1\], got 2.0"),
+    "mu-elsewhere": ({**RATES, "accuracy": {"mu": 0.1}}, r"Accuracy\(mu=...\) is only used by sox-boost: .* for sox"),
+    "radius-elsewhere": (
+        {**RATES, "accuracy": {"radius": 0.1}},
+        r"\(radius=...\) is only used by sox-boost: .* for sox",
+    ),
+    "diameter-elsewhere": (
+        {**RATES, "accuracy": {"diameter": 0.1}},
+        r"Accuracy\(diameter=...\) is only used by projected: leave it out for sox",
+    ),
+    "boost-stages-mu": ({"boost": {"stages": STAGES}, "accuracy": {"mu": 0.1}}, r"leave it out if SOXBoost\(stages\)"),
+    "boost-lr": (
+        {"boost": {}, "lr": 0.1},
+        r"lr= cannot be used with sox-boost: each stage of SOXBoost\(stages\) has a lr",
+    ),
+    "boost-mu": (
+        {"boost": {}, "problem": KNOWN, "accuracy": {}},
+        r"sox-boost needs accuracy=Accuracy\(epsilon, mu=...\), or Accuracy\(epsilon, radius=...\) if",
+    ),
+    "boost-mu-0": (
+        {"boost": {}, "problem": KNOWN, "accuracy": {"mu": 0.0}},
+        "mu must be positive and finite, got 0.0",
+    ),
+    "boost-both": ({"boost": {}, "problem": KNOWN, "accuracy": {"mu": 1.0, "radius": 1.0}}, "cannot both be given"),
+    "boost-accuracy": ({"boost": {}, "problem": KNOWN}, r"sox-boost needs accuracy=.* or method=SOXBoost\(stages\)"),
+    "boost-no-stage": ({"boost": {"stages": []}}, "stages must contain at least one stage, got none"),
+    "boost-stage": ({"boost": {"stages": [Stage(0.1, 2.0, 0.1, 3)]}}, r"beta must be in \(0, 1\], got 2.0"),
     "projected": ({**RATES, "method": "projected"}, "projected needs projection=, such as"),
     "projected-diameter": (
-        {"problem": KNOWN, "method": "projected", "projection": BALL, "epsilon": 0.1},
-        "projected needs diameter=",
+        {"problem": KNOWN, "method": "projected", "projection": BALL, "accuracy": {}},
+        r"projected needs Accuracy\(diameter=...\)",
     ),
     "infeasible": (
         {**RATES, "problem": FAR, "projection": partial(project_ball, radius=1.0)},
-        "the start must be in the set that is projected on, and is 2.46 away from it",
+        "start must be in the set that projection= maps to, got a start 2.46 away from it",
     ),
-    "safeguard": ({**RATES, "method": "soap", "safeguard": False}, "safeguard= is for sox, .*, not for soap"),
-    "estimate-all": ({**RATES, "method": "moap", "estimate_all": True}, "estimate_all= is not for moap"),
+    "safeguard": (
+        {**RATES, "method": "soap", "safeguard": False},
+        "safeguard=False can only be used with sox, .*, got method soap",
+    ),
+    "estimate-all": ({**RATES, "method": "moap", "estimate_all": True}, "estimate_all=True cannot be used with moap"),
     "projection-shape": ({**RATES, "projection": torch.Tensor.norm}, r"projection must map \[3\] to the same shape"),
-    "projection-bad": ({**RATES, "projection": partial(project_ball, radius=-1.0)}, "radius must be a positive number"),
+    "projection-bad": (
+        {**RATES, "projection": partial(project_ball, radius=-1.0)},
+        "radius must be positive and finite",
+    ),
     "regulariser": ({"method": "strongly-convex", "steps": 3}, "strongly-convex needs regulariser=, such as"),
     "regulariser-mu": (
         {"method": "strongly-convex", "steps": 3, "regulariser": ElasticNet(1.0, 0.0)},
         "strongly-convex needs a regulariser with mu > 0, got mu = 0.0",
     ),
     "strongly-convex-steps": (
-        {"method": "strongly-convex", "regulariser": SquaredL2(1.0), "epsilon": 0.1},
+        {"method": "strongly-convex", "regulariser": SquaredL2(1.0), "accuracy": {}},
         "strongly-convex needs steps=: no theorem",
     ),
 }
+
+
+def solve(problem=PROBLEM, accuracy=None, boost=None, **options):
+    if accuracy is not None:
+        options["accuracy"] = Accuracy(**{"epsilon": 0.1, **accuracy})
+    if boost is not None:
+        options["method"] = SOXBoost(**boost)
+    return fcco.solve(problem, **options)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -89,18 +113,29 @@ def test_refuses(name):
     options, message = CASES[name]
     calls = []
     with pytest.raises(ValueError, match=message):
-        fcco.solve(**{"problem": PROBLEM, **options}, callback=calls.append)
+        solve(**options, callback=calls.append)
     assert calls == []
 
 
-@pytest.mark.parametrize("name", ["outer_batch", "inner_batch", "steps", "record_every", "random_state"])
+@pytest.mark.parametrize("name", ["outer_batch", "inner_batch", "steps", "record", "random_state"])
 def test_refuses_what_is_no_integer(name):
     with pytest.raises(TypeError, match=f"{name} must be an integer, got 2.5"):
         fcco.solve(PROBLEM, **{**RATES, name: 2.5})
 
 
+@pytest.mark.parametrize(("every", "error"), [(0, ValueError), (2.5, TypeError)])
+def test_a_checkpoint_is_saved_every_so_many_steps(every, error):
+    with pytest.raises(error, match=f"every must be .*got {every}"):
+        Checkpoint("run.pt", every=every)
+
+
+def test_an_accuracy_needs_epsilon():
+    with pytest.raises(TypeError, match="epsilon"):
+        Accuracy(mu=0.5)
+
+
 def test_refuses_a_regulariser_that_is_none():
-    with pytest.raises(TypeError, match=r"regulariser must have a value, a prox and mu, such as .*, got 0.1"):
+    with pytest.raises(TypeError, match=r"regulariser must have mu, prox and a value, such as .*, got 0.1"):
         fcco.solve(PROBLEM, **RATES, regulariser=0.1)
 
 
@@ -112,40 +147,44 @@ def test_refuses_a_regulariser_that_is_none():
         ({"lr": torch.ones(2)}, "lr must be a number, got tensor"),
         ({"beta": lambda step: "a"}, "beta must be a number, got 'a'"),
         ({"gamma": "a"}, "gamma of SOX must be a number or a schedule, got 'a'"),
-        ({"epsilon": "a"}, "epsilon must be a number, got 'a'"),
-        ({"gap": "a"}, "gap must be a number, got 'a'"),
+        ({"accuracy": {"epsilon": "a"}}, "epsilon must be a number, got 'a'"),
+        ({"accuracy": {"gap": "a"}}, "gap must be a number, got 'a'"),
         ({"projection": "ball"}, "projection must be callable, got 'ball'"),
-        ({"record_at": 3}, r"record_at must be the steps to record at, such as \[10, 100\], got 3"),
+        ({"record": "ab"}, "each step of record must be an integer, got 'a'"),
         ({"problem": None}, "problem must be a fcco.solvers.Problem, got None"),
-        ({"method": "sox-boost", "stages": STAGES[0]}, "stages must be a sequence of stages, got Stage"),
-        ({"method": "sox-boost", "stages": [0.1]}, "a stage must be a fcco.solvers.Stage or .*, got 0.1"),
+        ({"boost": {"stages": STAGES[0]}}, "stages must be a sequence of fcco.solvers.Stage, got Stage"),
+        ({"boost": {"stages": [0.1]}}, "each stage must be a fcco.solvers.Stage or .*, got 0.1"),
     ],
 )
 def test_refuses_what_is_of_another_type(options, message):
-    rates = {} if "stages" in options else RATES
     with pytest.raises(TypeError, match=message):
-        fcco.solve(**{"problem": PROBLEM, **rates, **options})
+        solve(**{**RATES, **options})
+
+
+def test_an_accuracy_is_an_object():
+    with pytest.raises(TypeError, match=r"accuracy must be a fcco.solvers.Accuracy, got 0.1"):
+        fcco.solve(KNOWN, accuracy=0.1)
 
 
 def test_stages_may_come_from_a_generator():
     listed, generated = (
-        fcco.solve(PROBLEM, "sox-boost", stages=stages).weights for stages in (STAGES, (stage for stage in STAGES))
+        fcco.solve(PROBLEM, SOXBoost(stages)).weights for stages in (STAGES, (stage for stage in STAGES))
     )
     assert torch.equal(listed, generated)
 
 
 def test_refuses_an_inner_function_that_does_not_depend_on_w():
     flat = dataclasses.replace(PROBLEM, inner=lambda w, rows, generator, inner_batch: torch.ones(len(rows)))
-    with pytest.raises(ValueError, match="inner must depend on w, differentiably") as caught:
+    with pytest.raises(ValueError, match="inner must return a differentiable function of w") as caught:
         fcco.solve(flat, **RATES)
-    assert caught.value.__notes__ == ["in step 0 of sox on least squares (the first is 0)"]
+    assert caught.value.__notes__ == ["in step 0 of sox on least squares (the first step is 0)"]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda values: values * float("nan"), r"inner\[0\] is nan, not a finite number"),
-        (lambda values: values[:-1], r"inner \[19\] and rows \[20\] differ in length"),
+        (lambda values: values[:-1], r"inner must return one value for each of 20 rows, got the shape \[19\]"),
         (lambda values: values[:, None].expand(-1, 2), r"inner must have the shape \[B1\], got \[20, 2\]"),
     ],
 )
@@ -159,7 +198,7 @@ def test_a_first_estimate_of_all_rows_is_checked(change, message):
 def test_a_schedule_that_leaves_its_range_says_where():
     with pytest.raises(ValueError, match="lr must be a finite number >= 0, got -1 at step 3") as caught:
         fcco.solve(PROBLEM, **{**RATES, "lr": lambda step: 2 - step})
-    assert caught.value.__notes__ == ["in step 3 of sox on least squares (the first is 0)"]
+    assert caught.value.__notes__ == ["in step 3 of sox on least squares (the first step is 0)"]
 
 
 def test_divergence_says_where():
@@ -177,12 +216,12 @@ def test_divergence_says_where():
         ({"outer": None}, TypeError, "outer must be callable, got None"),
         ({"start": [0.0]}, TypeError, r"start must be a floating tensor, got \[0.0\]"),
         ({"start": torch.zeros(3, dtype=torch.int64)}, TypeError, "start must be a floating tensor"),
-        ({"start": torch.tensor([0.0, float("nan"), 0.0])}, ValueError, "start must be finite"),
+        ({"start": torch.tensor([0.0, float("nan"), 0.0])}, ValueError, "start must be finite, got tensor"),
         ({"exact_inner": 3}, TypeError, "exact_inner must be callable, got 3"),
         ({"objective": 3}, TypeError, "objective must be callable, got 3"),
         ({"optimum": [0.0, 0.0, 0.0]}, TypeError, r"optimum must be a tensor, got \[0.0, 0.0, 0.0\]"),
         ({"constants": {"c_f": 1.0}}, TypeError, "constants must be fcco.theory.Constants, got {'c_f': 1.0}"),
-        ({"optimum": torch.zeros(2)}, ValueError, r"optimum \[2\] and start \[3\] differ in shape"),
+        ({"optimum": torch.zeros(2)}, ValueError, r"optimum must have the shape \[3\] of start, got \[2\]"),
     ],
 )
 def test_problem_refuses(change, error, message):

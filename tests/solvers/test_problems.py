@@ -98,7 +98,7 @@ def test_float32(make):
 
 
 class FixedSamples:
-    """Stands for torch.randint: every sample of the inner set once, in order."""
+    """A substitute for torch.randint that returns every sample of the inner set once, in order."""
 
     def __call__(self, high, size, generator):
         assert size[1] == high
@@ -168,7 +168,7 @@ def test_theorem_2_is_within_reach():
         ({"kind": "concave"}, "kind must be .*got 'concave'"),
         ({"d": 1}, "d must be at least 2, got 1"),
         ({"set_size": 2}, "set_size must be at least 3.*got 2"),
-        ({"sigma": 0.0}, "sigma must be positive where zeta is.*got zeta = 0.1"),
+        ({"sigma": 0.0}, "sigma must be positive if zeta is.*got 0 with zeta = 0.1"),
         ({"sigma": -1.0}, "sigma must .*got -1.0"),
         ({"l_f": 0.0}, "l_f must be positive.*got 0.0"),
     ],
@@ -202,7 +202,7 @@ def test_separable_labels_have_no_optimum():
     ],
 )
 def test_they_can_be_pickled(make):
-    """So that they can be solved in other processes, and kept."""
+    """Problems can be sent to other processes, and saved."""
     problem = make()
     kept = pickle.loads(pickle.dumps(problem))
     assert type(kept) is type(problem)
@@ -221,7 +221,7 @@ def test_they_can_be_pickled(make):
 
 
 def test_problems_states_and_solutions_are_equal_only_to_themselves():
-    """Rather than tensor by tensor, which has no truth value."""
+    """A comparison field by field would compare tensors, which has no truth value."""
     known = problems.pseudo_huber(n=4)
     plain = Problem(**{field.name: getattr(known, field.name) for field in fields(Problem)})
     states = []

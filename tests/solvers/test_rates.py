@@ -9,18 +9,18 @@ import fcco
 from fcco import theory
 from fcco.projections import SquaredL2, project_ball
 from fcco.schedules import RunningMean
-from fcco.solvers import Stage, problems
+from fcco.solvers import Accuracy, SOXBoost, Stage, problems
 from solvers.cases import BALL, exponential
 
 PROBLEM = problems.pseudo_huber("strongly_convex", n=16)
 SIZES = {"outer_batch": 8, "inner_batch": 4}
-SETTING = {"n": 16, **SIZES, "epsilon": 0.1}
+SCALE = {"n": 16, **SIZES, "epsilon": 0.1}
 GAP = float(PROBLEM.value(PROBLEM.start) - PROBLEM.value(PROBLEM.optimum))
 
 
 def stages_of(method, problem=PROBLEM, **options):
-    """What a run would use; it is stopped after its first step."""
-    return fcco.solve(problem, method, **SIZES, **options, record_at=[], callback=lambda state: True).stages
+    """Return the stages of a run, which is stopped after its first step."""
+    return fcco.solve(problem, method, **SIZES, **options, record=[], callback=lambda state: True).stages
 
 
 def as_stages(*parameters):
@@ -28,29 +28,30 @@ def as_stages(*parameters):
 
 
 def test_sox():
-    expected = theory.sox(PROBLEM.constants, gap=GAP, **SETTING)
-    assert stages_of("sox", epsilon=0.1) == as_stages(expected)
+    expected = theory.sox(PROBLEM.constants, gap=GAP, **SCALE)
+    assert stages_of("sox", accuracy=Accuracy(0.1)) == as_stages(expected)
 
 
 def test_what_is_given_goes_first():
-    expected = theory.sox(PROBLEM.constants, gap=3.0, **SETTING)
-    (stage,) = stages_of("sox", epsilon=0.1, gap=3.0, lr=0.5, steps=7)
+    expected = theory.sox(PROBLEM.constants, gap=3.0, **SCALE)
+    (stage,) = stages_of("sox", accuracy=Accuracy(0.1, gap=3.0), lr=0.5, steps=7)
     assert stage == Stage(0.5, expected.beta, expected.gamma, 7)
 
 
 @pytest.mark.parametrize("pass_on", ["last", "average", "random"])
 def test_sox_boost(pass_on):
-    expected = theory.sox_boost(PROBLEM.constants, gap=GAP, mu=PROBLEM.mu, **SETTING)
-    assert stages_of("sox-boost", epsilon=0.1, mu=PROBLEM.mu, pass_on=pass_on) == as_stages(*expected)
+    expected = theory.sox_boost(PROBLEM.constants, gap=GAP, mu=PROBLEM.mu, **SCALE)
+    found = stages_of(SOXBoost(pass_on=pass_on), accuracy=Accuracy(0.1, mu=PROBLEM.mu))
+    assert found == as_stages(*expected)
 
 
 def test_sox_boost_takes_the_stages_of_theory():
-    chosen = theory.sox_boost(PROBLEM.constants, gap=GAP, mu=PROBLEM.mu, **SETTING)
-    assert stages_of("sox-boost", stages=chosen[:1]) == as_stages(chosen[0])
+    chosen = theory.sox_boost(PROBLEM.constants, gap=GAP, mu=PROBLEM.mu, **SCALE)
+    assert stages_of(SOXBoost(chosen[:1])) == as_stages(chosen[0])
 
 
 def test_sox_boost_on_a_convex_problem():
-    """mu = 2 epsilon / radius^2, and F(start) is larger by mu/2 |start|^2, while the minimum can only be larger.
+    """mu is 2 epsilon / radius^2. F(start) grows by mu/2 |start|^2, and the minimum does not decrease.
 
     With so small an L_f it is the smoothness, L_F + mu, that bounds the step size.
     """
@@ -58,14 +59,19 @@ def test_sox_boost_on_a_convex_problem():
     gap = float(convex.value(convex.start) - convex.value(convex.optimum))
     mu = 2 * 0.1 / 1.5**2
     expected = theory.sox_boost(
-        convex.constants, gap=gap + mu / 2 * float(convex.start.square().sum()), mu=mu, weight_decay=mu, **SETTING
+        convex.constants,
+        gap=gap + mu / 2 * float(convex.start.square().sum()),
+        mu=mu,
+        weight_decay=mu,
+        **SCALE,
     )
-    assert stages_of("sox-boost", convex, epsilon=0.1, radius=1.5) == as_stages(*expected)
+    assert stages_of("sox-boost", convex, accuracy=Accuracy(0.1, radius=1.5)) == as_stages(*expected)
 
 
 def test_projected():
-    expected = theory.projected(PROBLEM.constants, diameter=2.0, **SETTING)
-    assert stages_of("projected", epsilon=0.1, diameter=2.0, projection=project_ball) == as_stages(expected)
+    expected = theory.projected(PROBLEM.constants, diameter=2.0, **SCALE)
+    found = stages_of("projected", accuracy=Accuracy(0.1, diameter=2.0), projection=project_ball)
+    assert found == as_stages(expected)
     assert expected.beta == 1
 
 
@@ -80,7 +86,7 @@ def test_strongly_convex():
 def test_theorem_1_holds():
     """The mean of |grad F(w_t)|^2 over the run is at most epsilon^2; at the start it is twice that."""
     problem = problems.pseudo_huber(n=16)
-    solution = fcco.solve(problem, epsilon=0.6, outer_batch=16, inner_batch=16, record_every=10)
+    solution = fcco.solve(problem, accuracy=Accuracy(0.6), outer_batch=16, inner_batch=16, record=10)
     squares = torch.tensor(solution.history["gradient_norm"]).square()
     assert squares[0] > 2 * 0.6**2
     assert squares.mean() <= 0.6**2
@@ -88,13 +94,13 @@ def test_theorem_1_holds():
 
 def test_an_unknown_gap_can_be_given():
     hidden = dataclasses.replace(PROBLEM, optimum=None)
-    assert stages_of("sox", hidden, epsilon=0.1, gap=GAP) == stages_of("sox", epsilon=0.1)
+    assert stages_of("sox", hidden, accuracy=Accuracy(0.1, gap=GAP)) == stages_of("sox", accuracy=Accuracy(0.1))
 
 
 @pytest.mark.parametrize("estimate_all", [False, True])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_a_running_mean_is_the_mean_of_all_estimates_of_a_row(estimate_all, stages):
-    """At weights that stay, also where a stage before it has a rate that does not ask for the number of visits."""
+    """The weights do not move. An earlier stage may have a rate that does not need the number of visits."""
     seen = {row: [] for row in range(PROBLEM.n)}
 
     def inner(w, rows, generator, inner_batch):
@@ -107,8 +113,7 @@ def test_a_running_mean_is_the_mean_of_all_estimates_of_a_row(estimate_all, stag
     first = [] if stages == 1 else [Stage(0.0, 0.5, 1.0, 1)]
     fcco.solve(
         dataclasses.replace(PROBLEM, inner=inner),
-        "sox-boost",
-        stages=[*first, Stage(0.0, 0.5, RunningMean(), 60)],
+        SOXBoost([*first, Stage(0.0, 0.5, RunningMean(), 60)]),
         outer_batch=1 if stages == 2 else 4,
         estimate_all=estimate_all,
         callback=states.append,
@@ -122,43 +127,45 @@ def test_a_running_mean_is_the_mean_of_all_estimates_of_a_row(estimate_all, stag
 
 
 @pytest.mark.parametrize(
-    ("method", "given", "message"),
+    ("method", "known", "given", "message"),
     [
-        ("sox", {"projection": BALL}, "Theorem 1 has no projection: give the step sizes yourself"),
-        ("sox", {"regulariser": SquaredL2(0.1)}, "Theorem 1 has no regulariser"),
-        ("sox-boost", {"projection": BALL, "mu": 0.05}, "Theorem 2 has no projection"),
-        ("sox-boost", {"regulariser": SquaredL2(0.1), "radius": 1.0}, "Theorem 2 has no regulariser"),
+        ("sox", {}, {"projection": BALL}, "Theorem 1 does not cover a projection: give the step sizes yourself"),
+        ("sox", {}, {"regulariser": SquaredL2(0.1)}, "Theorem 1 does not cover a regulariser"),
+        ("sox-boost", {"mu": 0.05}, {"projection": BALL}, "Theorem 2 does not cover a projection"),
+        ("sox-boost", {"radius": 1.0}, {"regulariser": SquaredL2(0.1)}, "Theorem 2 does not cover a regulariser"),
         (
             "projected",
-            {"projection": BALL, "regulariser": SquaredL2(0.1), "diameter": 2.4},
-            "Theorem 3 has no regulariser",
+            {"diameter": 2.4},
+            {"projection": BALL, "regulariser": SquaredL2(0.1)},
+            "Theorem 3 does not cover a regulariser",
         ),
     ],
 )
-def test_a_theorem_is_not_stretched(method, given, message):
+def test_a_theorem_is_not_stretched(method, known, given, message):
+    accuracy = Accuracy(0.1, **known)
     with pytest.raises(ValueError, match=message):
-        stages_of(method, epsilon=0.1, **given)
+        stages_of(method, accuracy=accuracy, **given)
     if method != "sox-boost":
-        (stage,) = stages_of(method, epsilon=0.1, lr=0.1, beta=0.1, gamma=0.1, steps=3, **given)
+        (stage,) = stages_of(method, accuracy=accuracy, lr=0.1, beta=0.1, gamma=0.1, steps=3, **given)
         assert stage.lr == 0.1
 
 
 @pytest.mark.parametrize("method", ["sox", "sox-boost", "projected", "strongly-convex"])
 def test_the_safeguard_can_be_turned_off(method):
-    """SOX floors a row that lies far below a new estimate, in log space; the paper does not."""
+    """In log space, SOX floors a row that is far below a new estimate. The paper does not."""
     problem, _ = exponential(log=True)
-    slow = {"gamma": 1e-3, "steps": 30, "lr": 1e-5}  # by the letter, larger steps soon come to be refused
+    slow = {"gamma": 1e-3, "steps": 30, "lr": 1e-5}  # without the safeguard, larger steps soon raise an error
     options = {
-        "sox": {**slow, "beta": 1.0},
-        "sox-boost": {"stages": [Stage(1e-5, 1.0, 1e-3, 30)]},
-        "projected": {**slow, "projection": BALL},
-        "strongly-convex": {**slow, "regulariser": SquaredL2(0.0001)},
+        "sox": {"method": "sox", **slow, "beta": 1.0},
+        "sox-boost": {"method": SOXBoost([Stage(1e-5, 1.0, 1e-3, 30)])},
+        "projected": {"method": "projected", **slow, "projection": BALL},
+        "strongly-convex": {"method": "strongly-convex", **slow, "regulariser": SquaredL2(0.0001)},
     }[method]
     jumps = dataclasses.replace(
         problem, inner=lambda w, rows, g, b: problem.inner(w, rows, g, b) + 9 * torch.rand((), generator=g)
     )
-    safe, letter = (fcco.solve(jumps, method, **options, safeguard=on).weights for on in (True, False))
+    safe, letter = (fcco.solve(jumps, **options, safeguard=on).weights for on in (True, False))
     assert not torch.equal(safe, letter)
     plain, _ = exponential()
-    on, off = (fcco.solve(plain, method, **options, safeguard=on).weights for on in (True, False))
+    on, off = (fcco.solve(plain, **options, safeguard=on).weights for on in (True, False))
     assert torch.equal(on, off)

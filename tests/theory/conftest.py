@@ -4,7 +4,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """The tensors here are small: waking a second thread takes longer than their arithmetic."""
+    """Use one thread. The tensors are so small that starting a second thread takes longer than the arithmetic."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,10 +1,10 @@
 import pytest
 
-from fcco.theory import Constants, complexities, sox, split_batch
+from fcco.theory import complexities
 
 SIZES = {"n": 1000, "outer_batch": 8, "inner_batch": 4, "epsilon": 0.1}
 EXPECTED = {
-    # iterations, inner samples a step
+    # iterations, and inner samples per step
     ("BSGD", "NC"): (1e4, 1e2),
     ("BSGD", "C"): (1e2, 1e1),
     ("BSGD", "SC"): (0.5**-2 * 1e1, 1e1),
@@ -50,32 +50,3 @@ def test_an_inner_batch_beyond_n_no_longer_helps():
 
     assert iterations(10) == pytest.approx(10 / (2 * 10) * 1e4)
     assert iterations(1000) == iterations(10)
-
-
-@pytest.mark.parametrize(
-    ("budget", "n", "expected"),
-    [(2, 1, (1, 1)), (64, 100, (32, 32)), (65, 100, (32, 33)), (64, 20, (20, 44)), (100, 1, (1, 99))],
-)
-def test_half_and_half_where_n_allows_it(budget, n, expected):
-    assert split_batch(budget, n=n) == expected
-
-
-def test_the_split_by_constants_has_the_fewest_steps():
-    c = Constants(c_f=1.0, l_f=0.5, c_g=1.0, l_g=1.0, sigma2=0.3, zeta2=4.0)
-    target = {"n": 12, "epsilon": 0.3, "gap": 1.0}
-    outer, inner = split_batch(30, constants=c, **target)
-    steps = {b: sox(c, outer_batch=b, inner_batch=30 - b, **target).steps for b in range(1, 13)}
-    assert outer + inner == 30
-    assert steps[outer] == min(steps.values())
-
-
-def test_without_noise_the_outer_batch_takes_all():
-    c = Constants(c_f=1.0, l_f=10.0, c_g=1.0, l_g=1.0, sigma2=0.0, zeta2=0.0)
-    assert split_batch(32, n=1000, constants=c, epsilon=10.0, gap=1.0) == (31, 1)
-
-
-def test_among_splits_that_need_as_many_steps_the_most_even_is_taken():
-    c = Constants(c_f=1.0, l_f=0.0, c_g=1.0, l_g=1.0, sigma2=0.0, zeta2=0.0)
-    sizes = {"n": 1000, "epsilon": 100.0, "gap": 1.0}
-    assert len({sox(c, outer_batch=b, inner_batch=32 - b, **sizes).steps for b in range(1, 32)}) == 1
-    assert split_batch(32, constants=c, **sizes) == (16, 16)

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from fcco.theory import Constants, sox, tracking_error
+from fcco.theory import Constants, sox, split_batch, tracking_error
 
 PLAIN = Constants(c_f=1.0, l_f=1.0, c_g=1.0, l_g=1.0, sigma2=1.0, zeta2=1.0)
 SIZES = {"n": 1000, "outer_batch": 20, "inner_batch": 10, "epsilon": 0.01, "gap": 2.0}
@@ -140,3 +140,32 @@ def test_lemma_1_by_hand():
     expected = (1 - 0.1 * 4 / 40) * 7 + 5 * 10 * 0.01**2 * 3**2 * 11 / (0.1 * 4)
     expected += 2 * 0.1**2 * 5 * 4 / (10 * 2) - 0.5 / 40
     assert got == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("budget", "n", "expected"),
+    [(2, 1, (1, 1)), (64, 100, (32, 32)), (65, 100, (32, 33)), (64, 20, (20, 44)), (100, 1, (1, 99))],
+)
+def test_half_and_half_where_n_allows_it(budget, n, expected):
+    assert split_batch(budget, n=n) == expected
+
+
+def test_the_split_by_constants_has_the_fewest_steps():
+    c = Constants(c_f=1.0, l_f=0.5, c_g=1.0, l_g=1.0, sigma2=0.3, zeta2=4.0)
+    target = {"n": 12, "epsilon": 0.3, "gap": 1.0}
+    outer, inner = split_batch(30, constants=c, **target)
+    steps = {b: sox(c, outer_batch=b, inner_batch=30 - b, **target).steps for b in range(1, 13)}
+    assert outer + inner == 30
+    assert steps[outer] == min(steps.values())
+
+
+def test_without_noise_the_outer_batch_takes_all():
+    c = Constants(c_f=1.0, l_f=10.0, c_g=1.0, l_g=1.0, sigma2=0.0, zeta2=0.0)
+    assert split_batch(32, n=1000, constants=c, epsilon=10.0, gap=1.0) == (31, 1)
+
+
+def test_among_splits_that_need_as_many_steps_the_most_even_is_taken():
+    c = Constants(c_f=1.0, l_f=0.0, c_g=1.0, l_g=1.0, sigma2=0.0, zeta2=0.0)
+    sizes = {"n": 1000, "epsilon": 100.0, "gap": 1.0}
+    assert len({sox(c, outer_batch=b, inner_batch=32 - b, **sizes).steps for b in range(1, 32)}) == 1
+    assert split_batch(32, constants=c, **sizes) == (16, 16)

@@ -1,30 +1,137 @@
-"""Runs on disk: written whole or not at all, and only read by the run they belong to."""
+"""Checkpoints of ``solve``: files that are written atomically, and that only the same call continues from."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as brief
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fcco._checks import whole_number
 from fcco._outer import takes_index
 from fcco._rules import Gamma, is_per_row
 from fcco.projections import Regulariser
-from fcco.solvers._plan import Plan, Stage
+from fcco.solvers._algorithm import Algorithm
 from fcco.solvers._problem import Problem
+from fcco.solvers._settings import Stage
+from fcco.solvers._solver import Solver
 
-_PROBED = 8  # rows and entries that tell a problem or a set from another
-_FAR = 1e6  # outside of any set that matters
+_PROBED = 8  # number of rows and entries by which problems and sets are compared
+_FAR = 1e6  # a distance that leaves any bounded set of practical interest
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The file that :func:`fcco.solve` saves its state to, and how often.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file.
+    every : int, optional
+        Save after every so many steps. By default only the end is saved. An interrupt or an error also saves the
+        state.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``every`` is not a positive integer.
+
+    Examples
+    --------
+    >>> Checkpoint("run.pt", every=100)
+    Checkpoint(path='run.pt', every=100)
+    """
+
+    path: str | os.PathLike[str]
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            object.__setattr__(self, "every", whole_number("every", self.every))
+
+
+class CheckpointFile:
+    """A checkpoint of one particular call of ``solve``.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        The file, and how often to save.
+    identity : dict
+        What tells this call from others. See :func:`identify`.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, identity: dict[str, Any]) -> None:
+        self.path, self.every, self.identity = Path(checkpoint.path), checkpoint.every, identity
+
+    def is_due(self, step: int) -> bool:
+        """Return whether to save after this number of steps."""
+        return self.every is not None and step % self.every == 0
+
+    def save(self, solver: Solver) -> None:
+        """Replace the file. The previous file stays in place until the new one is complete."""
+        part = _part(self.path)
+        try:
+            with part.open("wb") as file:
+                torch.save({"identity": self.identity, "run": solver.state_dict()}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self.path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the saved state, or None if there is no file yet.
+
+        Raises
+        ------
+        ValueError
+            If the file is not a checkpoint, is damaged, or belongs to another call.
+        """
+        if not self.path.exists():
+            return None
+        with self.path.open("rb") as file:
+            try:
+                saved = torch.load(file, map_location="cpu", weights_only=True)
+            except Exception as error:  # bytes of another format can make the unpickler raise any error
+                raise ValueError(f"{self.path} is not a checkpoint of fcco.solve, or is damaged") from error
+        if not isinstance(saved, dict) or saved.keys() != {"identity", "run"}:
+            raise ValueError(f"{self.path} is not a checkpoint of fcco.solve")
+        for name in self.identity | saved["identity"]:
+            theirs, ours = saved["identity"].get(name), self.identity.get(name)
+            if not _same(theirs, ours):
+                raise ValueError(
+                    f"{self.path} belongs to another run: its {name} is {brief(theirs)}, not {brief(ours)}. "
+                    "Give another file, or the same arguments"
+                )
+        return saved["run"]
+
+    @contextmanager
+    def saving_on_error(self, solver: Solver) -> Iterator[None]:
+        """Save the state if the block raises and leaves the state consistent."""
+        try:
+            yield
+        except BaseException:
+            if solver.is_consistent:
+                self.save(solver)
+            raise
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that could not be written, before there is something to lose."""
+    """Raise an OSError if the file cannot be written, before any work is done that could be lost."""
     part = _part(path)
     try:
         if path.is_dir():
@@ -39,44 +146,40 @@ def _part(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
-def save(path: Path, identity: dict[str, Any], run: dict[str, Any]) -> None:
-    """Write a checkpoint in place of the last one, which stays until the new one is complete."""
-    part = _part(path)
-    try:
-        with part.open("wb") as file:
-            torch.save({"identity": identity, "run": run}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+@contextmanager
+def deferred_interrupts(active: bool) -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C take effect between two steps, where the state can be saved.
 
-
-def load(path: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """The saved run, or None where there is none yet.
-
-    Raises:
-        ValueError: the file is no checkpoint, or a damaged one, or belongs to another run.
+    The context manager yields a function. A first Ctrl-C waits until that function is called, or until the block ends.
+    A second Ctrl-C does not wait. Signals are left alone if ``active`` is False, in threads, which receive none, and in
+    programs that have their own handler of Ctrl-C.
     """
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        try:
-            saved = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # there is no saying what bytes of another format lead the unpickler to
-            raise ValueError(f"{path} is not a checkpoint of fcco.solve, or is damaged") from error
-    if not isinstance(saved, dict) or saved.keys() != {"identity", "run"}:
-        raise ValueError(f"{path} is not a checkpoint of fcco.solve")
-    for name in identity | saved["identity"]:
-        theirs, ours = saved["identity"].get(name), identity.get(name)
-        if not _same(theirs, ours):
-            raise ValueError(f"{path} belongs to another run: its {name} is {brief(theirs)}, not {brief(ours)}")
-    return saved["run"]
+    in_main_thread = active and threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: None
+        return
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    def raise_if_pressed() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, press)
+    try:
+        yield raise_if_pressed
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    raise_if_pressed()
 
 
-def identify(problem: Problem, plan: Plan, generator: torch.Generator, recorded: dict[str, Any]) -> dict[str, Any]:
-    """What tells this run from others. Functions are compared by some of their values."""
+def identify(problem: Problem, algorithm: Algorithm, generator: torch.Generator, record: Any) -> dict[str, Any]:
+    """Return what tells a call of ``solve`` from others. Functions are compared by some of their values."""
     return {
         "problem": problem.name,
         "n": problem.n,
@@ -84,27 +187,29 @@ def identify(problem: Problem, plan: Plan, generator: torch.Generator, recorded:
         "log": problem.log,
         "start": _digest(problem.start),
         "inner and outer function": _probe_functions(problem, generator.device),
-        "method": plan.method,
-        "outer_batch": plan.outer_batch,
-        "inner_batch": plan.inner_batch,
-        "pass_on": plan.pass_on,
-        "estimate_all": plan.estimate_all,
-        "safeguard": plan.safeguard,
-        "mu of the convexifier": plan.convexifier,
-        "regulariser": None if plan.regulariser is None else _probe_regulariser(plan.regulariser, problem.start),
-        "projection": [_sketch(plan.projection(w)) for w in _points(problem.start)] if plan.projection else None,
-        "number of stages": len(plan.stages),
-        "steps": [stage.steps for stage in plan.stages],
-        "lr": [rates[0] for stage in plan.stages for rates in _probe_rates(stage)],
-        "beta": [rates[1] for stage in plan.stages for rates in _probe_rates(stage)],
-        "gamma": [rate for stage in plan.stages for rate in _probe_gamma(stage.gamma, stage.steps)],
+        "method": algorithm.method,
+        "outer_batch": algorithm.outer_batch,
+        "inner_batch": algorithm.inner_batch,
+        "pass_on": algorithm.pass_on,
+        "estimate_all": algorithm.estimate_all,
+        "safeguard": algorithm.safeguard,
+        "mu of the convexifier": algorithm.convexifier,
+        "regulariser": _probe_regulariser(algorithm.regulariser, problem.start),
+        "projection": [_sketch(algorithm.projection(w)) for w in _points(problem.start)]
+        if algorithm.projection
+        else None,
+        "number of stages": len(algorithm.stages),
+        "steps": [stage.steps for stage in algorithm.stages],
+        "lr": [rates[0] for stage in algorithm.stages for rates in _probe_rates(stage)],
+        "beta": [rates[1] for stage in algorithm.stages for rates in _probe_rates(stage)],
+        "gamma": [rate for stage in algorithm.stages for rate in _probe_gamma(stage.gamma, stage.steps)],
         "seed": generator.initial_seed(),
-        **recorded,
+        "record": record,
     }
 
 
 def _probe_functions(problem: Problem, device: torch.device) -> list[float]:
-    """Some inner values and f of them, on draws of their own."""
+    """Return some inner values and their f. They are drawn from a separate generator."""
     rows = torch.arange(min(problem.n, _PROBED), device=problem.start.device)
     with torch.no_grad():
         inner = problem.inner(problem.start, rows, torch.Generator(device).manual_seed(0), 1)
@@ -114,7 +219,7 @@ def _probe_functions(problem: Problem, device: torch.device) -> list[float]:
 
 
 def _points(start: Tensor) -> Iterator[Tensor]:
-    """Points at which sets and regularisers are told apart: on all sides, near and far."""
+    """Yield points on all sides, near and far, at which sets and regularisers are compared."""
     far = min(_FAR, torch.finfo(start.dtype).max ** 0.5)
     yield from (start + far, start - far)
     generator = torch.Generator().manual_seed(0)
@@ -123,7 +228,9 @@ def _points(start: Tensor) -> Iterator[Tensor]:
         yield start + (distance * steps).to(start)
 
 
-def _probe_regulariser(regulariser: Regulariser, start: Tensor) -> list[Any]:
+def _probe_regulariser(regulariser: Regulariser | None, start: Tensor) -> list[Any] | None:
+    if regulariser is None:
+        return None
     values = [[float(regulariser(w)), *_sketch(regulariser.prox(w, 1.0))] for w in _points(start)]
     return [type(regulariser).__qualname__, float(regulariser.mu), *values]
 
@@ -145,7 +252,7 @@ def _probe_gamma(gamma: Gamma, steps: int) -> list[float]:
 
 
 def _sketch(values: Tensor) -> list[float]:
-    """Some of the values, and weighted sums of all, in which nothing cancels."""
+    """Return some values, and weighted sums of the positive and of the negative ones, so that nothing cancels."""
     flat = values.detach().reshape(-1).to("cpu", torch.float64)
     weights = torch.rand(len(flat), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return [*_some(values), float(weights @ flat.clamp(min=0)), float(weights @ flat.clamp(max=0))]
@@ -161,7 +268,7 @@ def _digest(values: Tensor) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal, where numbers may differ by what another machine's rounding makes of them."""
+    """Return whether two values are equal, up to the rounding errors of another machine."""
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, float) and isinstance(b, float):

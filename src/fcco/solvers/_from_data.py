@@ -1,4 +1,4 @@
-"""Test problems on data: logistic regression that is invariant to perturbations, and p-norm push."""
+"""Test problems on data: logistic regression on perturbed observations, and p-norm push."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from fcco.theory._checks import non_negative, positive
 
 
 def _with_penalty(inner: Tensor, w: Tensor, l2: float) -> Tensor:
-    """``inner`` [B1], and the L2 term beside it [B1, 2] if there is one: exact, and F stays a sum of f_i(g_i)."""
+    """Return ``inner`` [B1], or, with an L2 term, [B1, 2] with that term as a second inner value.
+
+    The term is then exact, and F is still a sum of f_i(g_i).
+    """
     if l2 == 0:
         return inner
     penalty = l2 / 2 * w.square().sum()
@@ -33,35 +36,56 @@ def invariant_logistic(
         F(w) = \frac 1 n \sum_i \log(1 + e^{-b_i g_i(w)}) + \tfrac{\lambda}{2} \|w\|^2, \qquad
         g_i(w) = E \langle x_i + \mathrm{noise} \cdot \xi, w \rangle = \langle x_i, w \rangle, \quad \xi \sim N(0, I)
 
-    x_i is standard normal, and b_i drawn by the logistic model of a w of length 1. The variance of a score grows with
-    w, so the constants are for the ball of ``radius`` twice the length of the optimum. The L2 term, if any, is a
-    second inner value, on which f is linear.
+    x_i is standard normal, and b_i is drawn from the logistic model of a w of length 1. The L2 term, if any, is a
+    second inner value, in which f is linear.
 
-    Args:
-        n: how many observations; so many times d that no plane separates their labels.
-        d: dimension of w.
-        noise: standard deviation of the perturbation, in every coordinate.
-        l2: :math:`\lambda`.
-        seed: of the data.
-        dtype: of w.
+    Parameters
+    ----------
+    n : int, default=200
+        Number of observations. It must be large enough compared with d that no plane separates their labels.
+    d : int, default=5
+        Dimension of w.
+    noise : float, default=0.5
+        Standard deviation of the perturbation in every coordinate.
+    l2 : float, default=0.0
+        :math:`\lambda`.
+    seed : int, default=0
+        Seed of the data.
+    dtype : torch.dtype, default=torch.float64
+        Dtype of w.
 
-    Raises:
-        ValueError: a value outside its range.
-        RuntimeError: the labels can be separated, so that F has no minimum.
+    Returns
+    -------
+    KnownProblem
+        The problem. The variance of a score grows with w, so its constants are valid in the ball whose ``radius`` is
+        twice the length of the optimum.
 
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
+    RuntimeError
+        If the labels can be separated, so that F has no minimum.
+
+    References
+    ----------
+    - Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, introduction.
+    - Hu et al., *Biased Stochastic First-Order Methods for Conditional Stochastic Optimization*, NeurIPS 2020.
+
+    Examples
+    --------
     >>> problem = invariant_logistic(n=50, d=2)
     >>> problem.constants.c_f, problem.constants.l_f, problem.constants.zeta2
     (1.0, 0.25, 0.5)
-
-    Reference: the introduction of Wang and Yang, ICML 2022; Hu et al., Biased stochastic first-order methods for
-    conditional stochastic optimization, NeurIPS 2020.
     """
     n, d = whole_number("n", n), whole_number("d", d)
     noise, l2 = non_negative("noise", noise), non_negative("l2", l2)
     data = _logistic_data(n, d, noise, l2, torch.Generator().manual_seed(seed), dtype)
     optimum = minimiser(data.objective, torch.zeros(d, dtype=dtype))
     if l2 == 0 and (data.labels * (data.x @ optimum) > 0).all():
-        raise RuntimeError(f"no minimum found: a plane separates the labels of {n} points; give more points, or l2")
+        raise RuntimeError(
+            f"no minimum found: a plane separates the labels of the {n} points. Give a larger n, or l2 > 0"
+        )
     radius = 2 * optimum.norm().item()
     constants = Constants(
         c_f=1.0 if l2 == 0 else math.sqrt(2),
@@ -89,7 +113,7 @@ def invariant_logistic(
 
 @dataclass(frozen=True)
 class _Logistic:
-    """Observations [n, d], labels [n] of -1 and 1, and the functions of the problem on them."""
+    """The functions of the problem on observations [n, d] with labels [n] of -1 and 1."""
 
     x: Tensor
     labels: Tensor
@@ -122,30 +146,49 @@ def _logistic_data(
 
 
 def p_norm_push(*, p: float = 4.0, l2: float = 0.01, dtype: torch.dtype = torch.float64) -> KnownProblem:
-    r"""P-norm push with the exponential loss on scikit-learn's breast cancer data, features scaled to [0, 1].
+    r"""P-norm push with the exponential loss on scikit-learn's breast cancer data, with features scaled to [0, 1].
 
     .. math::
         F(w) = \frac{1}{n_-} \sum_{i \in S_-} g_i(w)^p + \tfrac \lambda 2 \|w\|^2, \qquad
         g_i(w) = \frac{1}{n_+} \sum_{j \in S_+} e^{\langle w, x_i - x_j \rangle}
 
-    The start is 0. The loss separates, :math:`g_i = e^{\langle w, x_i \rangle} \cdot \mathrm{mean}_j\,
-    e^{-\langle w, x_j \rangle}`, which gives the objective and the optimum at once. The L2 term is a second inner
-    value, on which f is linear; it makes F l2-strongly convex. f is not Lipschitz, and no constants are given.
+    The start is 0. The L2 term is a second inner value, in which f is linear. It makes F l2-strongly convex.
 
-    Args:
-        p: the power, at least 1.
-        l2: :math:`\lambda`, positive: the data can be separated, and there is no optimum without.
-        dtype: of w.
+    Parameters
+    ----------
+    p : float, default=4.0
+        The power, at least 1.
+    l2 : float, default=0.01
+        :math:`\lambda`, positive. The data can be separated, so without it there is no optimum.
+    dtype : torch.dtype, default=torch.float64
+        Dtype of w.
 
-    Raises:
-        ImportError: scikit-learn is not installed.
-        ValueError: a value outside its range.
+    Returns
+    -------
+    KnownProblem
+        The problem. It has no constants, because f is not Lipschitz.
 
+    Raises
+    ------
+    ImportError
+        If scikit-learn is not installed.
+    ValueError
+        If a value is outside its range.
+
+    Notes
+    -----
+    The loss factorises, :math:`g_i = e^{\langle w, x_i \rangle} \cdot \mathrm{mean}_j\, e^{-\langle w, x_j \rangle}`.
+    The objective and the optimum are therefore cheap to compute.
+
+    References
+    ----------
+    Rudin, *The P-Norm Push: A Simple Convex Ranking Algorithm that Concentrates at the Top of the List*, JMLR 2009.
+
+    Examples
+    --------
     >>> problem = p_norm_push()
     >>> problem.n, problem.objective(problem.start).item()  # malignant, and 1 at w = 0
     (212, 1.0)
-
-    Reference: Rudin, The p-norm push, JMLR 2009.
     """
     data = import_extra("sklearn.datasets", "p_norm_push()", "sklearn")
     l2 = positive("l2", l2)
@@ -172,7 +215,7 @@ def p_norm_push(*, p: float = 4.0, l2: float = 0.01, dtype: torch.dtype = torch.
 
 @dataclass(frozen=True)
 class _Push:
-    """What is to be ranked above [n_+, d] and below [n_-, d], and the functions of the problem on them."""
+    """The functions of the problem on the observations to rank above [n_+, d] and below [n_-, d]."""
 
     above: Tensor
     below: Tensor

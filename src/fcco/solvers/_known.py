@@ -1,4 +1,4 @@
-"""What the test problems have in common: more knowledge than a solver may use, and how an optimum is found."""
+"""What the test problems share: facts that a solver does not use, and a way to find the optimum."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from fcco.solvers._problem import Problem
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KnownProblem(Problem):
-    """A :class:`Problem` with a known optimum, and the ball its constants are for.
+    """A :class:`Problem` whose optimum is known, together with the ball that its constants are valid in.
 
-    Args:
-        radius: the constants and ``mu`` hold where ``|w| <= radius``; None: everywhere.
-        mu: modulus of strong convexity there; None where F is not known to be strongly convex.
+    Parameters
+    ----------
+    radius : float, optional
+        The constants and ``mu`` are valid where ``|w| <= radius``. With None, they are valid everywhere.
+    mu : float, optional
+        Modulus of strong convexity in that ball, or None if F is not known to be strongly convex.
+    **fields
+        The fields of :class:`Problem`.
     """
 
     radius: float | None = None
@@ -25,16 +30,29 @@ class KnownProblem(Problem):
 
 
 def minimiser(objective: Callable[[Tensor], Tensor], start: Tensor, *, tolerance: float | None = None) -> Tensor:
-    """The minimiser of a smooth convex function, by Newton's method with halved steps.
+    """Minimise a smooth convex function by Newton's method with step halving.
 
-    Args:
-        objective: maps w [d] to a scalar.
-        start: where to begin, [d].
-        tolerance: the norm of the gradient to reach; 1e-11 for float64 and 1e-5 for float32 unless given.
+    Parameters
+    ----------
+    objective : callable
+        Maps w [d] to a scalar.
+    start : Tensor, [d]
+        Where to begin.
+    tolerance : float, optional
+        The norm of the gradient to reach. By default it is about 1e-11 for float64 and 1e-5 for float32.
 
-    Raises:
-        RuntimeError: the tolerance is not reached in 200 steps; there may be no minimum.
+    Returns
+    -------
+    Tensor, [d]
+        The minimiser.
 
+    Raises
+    ------
+    RuntimeError
+        If the tolerance is not reached in 200 steps. There may be no minimum.
+
+    Examples
+    --------
     >>> found = minimiser(lambda w: (w - 3).square().sum() + (w - 3).pow(4).sum(), torch.zeros(2, dtype=torch.float64))
     >>> found.round(decimals=9)
     tensor([3., 3.], dtype=torch.float64)
@@ -47,7 +65,7 @@ def minimiser(objective: Callable[[Tensor], Tensor], start: Tensor, *, tolerance
     for _ in range(200):
         if slope.norm() <= tolerance:
             return w
-        # The pseudo-inverse leaves directions alone in which the function is constant.
+        # The pseudo-inverse does not move along directions in which the function is constant.
         step = torch.linalg.pinv(hessian(w), rtol=1e-12, hermitian=True) @ slope
         for _ in range(60):
             trial = gradient(w - step)
@@ -55,4 +73,6 @@ def minimiser(objective: Callable[[Tensor], Tensor], start: Tensor, *, tolerance
                 break
             step = step / 2
         w, slope = w - step, gradient(w - step)
-    raise RuntimeError(f"no minimum found: the gradient's norm is still {slope.norm().item():g}")
+    raise RuntimeError(
+        f"no minimum found in 200 steps: the norm of the gradient is {slope.norm().item():g}, above {tolerance:g}"
+    )

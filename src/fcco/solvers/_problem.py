@@ -1,4 +1,4 @@
-"""What a solver needs to know of a problem."""
+"""The problem that a solver solves."""
 
 from __future__ import annotations
 
@@ -21,26 +21,44 @@ class Problem:
 
     .. math:: \min_w F(w) = \frac 1 n \sum_i f_i(g_i(w))
 
-    Args:
-        n: how many terms F has.
-        inner: ``inner(w, rows, generator, inner_batch)`` draws ``inner_batch`` samples of the inner set of each of
-            ``rows`` [B1] and returns the mean over them, an unbiased estimate of g, [B1] or [B1, dim], differentiable
-            in w. (Where ``log``, it returns the log of that mean.)
-        outer: f, as ``outer(u)`` or ``outer(u, index)``; see :class:`fcco.CoupledLoss`.
-        start: where to begin, [d] or any other shape.
-        dim: how many values g_i has.
-        log: ``inner`` and the argument of ``outer`` are log g.
-        exact_inner: ``exact_inner(w)``, all g_i without sampling, [n] or [n, dim] (log g where ``log``).
-        objective: F(w), exact, without a regulariser; made of ``exact_inner`` and ``outer`` where it is not given.
-        optimum: a minimiser of F, of the shape of ``start``.
-        constants: those of the theorems; see :func:`fcco.theory.estimate_constants` to measure them.
-        name: for tables and messages.
+    Parameters
+    ----------
+    n : int
+        Number of terms of F.
+    inner : callable
+        ``inner(w, rows, generator, inner_batch)`` draws ``inner_batch`` samples of the inner set of each of ``rows``
+        [B1]. It returns the mean over them, which is an unbiased estimate of g, [B1] or [B1, dim], differentiable in w.
+        If ``log``, it returns the logarithm of that mean.
+    outer : callable
+        f, as ``outer(u)`` or ``outer(u, index)``. See :class:`fcco.CoupledLoss`.
+    start : Tensor
+        The first w, [d] or of any other shape.
+    dim : int, default=1
+        Number of values of g_i.
+    log : bool, default=False
+        Whether ``inner`` returns log g, and ``outer`` takes it.
+    exact_inner : callable, optional
+        ``exact_inner(w)`` returns all g_i without sampling, [n] or [n, dim]. If ``log``, it returns log g.
+    objective : callable, optional
+        The exact F(w), without a regulariser. By default it is computed from ``exact_inner`` and ``outer``.
+    optimum : Tensor, optional
+        A minimiser of F, of the shape of ``start``.
+    constants : fcco.theory.Constants, optional
+        The constants of the theorems. :func:`fcco.theory.estimate_constants` measures them.
+    name : str, default="problem"
+        A name for tables and messages.
 
-    Raises:
-        TypeError, ValueError: a size that is not positive, a start that is not a finite floating tensor, an optimum
-            of another shape, or a function or constants that are none.
+    Raises
+    ------
+    TypeError
+        If a size is not an integer, if a function is not callable, or if ``start``, ``optimum`` or ``constants`` has
+        the wrong type.
+    ValueError
+        If a size is not positive, if ``start`` is not finite, or if ``optimum`` has another shape.
 
-    Least squares with noisy slopes, f_i(u) = (u - b_i)^2 / 2 and g_i(w) = E[a_i + noise] . w:
+    Examples
+    --------
+    Least squares with noisy slopes has f_i(u) = (u - b_i)^2 / 2 and g_i(w) = E[a_i + noise] . w:
 
     >>> a, b = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
     >>> def inner(w, rows, generator, inner_batch):
@@ -79,29 +97,35 @@ class Problem:
         if not isinstance(self.start, Tensor) or not self.start.is_floating_point():
             raise TypeError(f"start must be a floating tensor, got {self.start!r}")
         if not self.start.isfinite().all():
-            raise ValueError("start must be finite")
+            raise ValueError(f"start must be finite, got {self.start!r}")
         if self.optimum is not None and not isinstance(self.optimum, Tensor):
             raise TypeError(f"optimum must be a tensor, got {self.optimum!r}")
         if self.optimum is not None and self.optimum.shape != self.start.shape:
-            raise ValueError(f"optimum {list(self.optimum.shape)} and start {list(self.start.shape)} differ in shape")
+            raise ValueError(
+                f"optimum must have the shape {list(self.start.shape)} of start, got {list(self.optimum.shape)}"
+            )
         if self.constants is not None and not isinstance(self.constants, Constants):
             raise TypeError(f"constants must be fcco.theory.Constants, got {self.constants!r}")
 
     @property
     def is_exact(self) -> bool:
-        """Whether F can be computed, from ``objective`` or from ``exact_inner``."""
+        """Whether F can be computed exactly, from ``objective`` or from ``exact_inner``."""
         return self.objective is not None or self.exact_inner is not None
 
     def value(self, w: Tensor) -> Tensor:
-        """F(w), exact and differentiable.
+        """Return the exact F(w), which is differentiable.
 
-        Raises:
-            ValueError: the problem has neither ``objective`` nor ``exact_inner``.
+        Raises
+        ------
+        ValueError
+            If the problem has neither ``objective`` nor ``exact_inner``.
         """
         if self.objective is not None:
             return self.objective(w)
         if self.exact_inner is None:
-            raise ValueError(f"{self.name} has neither objective nor exact_inner, so F cannot be computed")
+            raise ValueError(
+                f"{self.name} has neither objective nor exact_inner: give one of them, so that F can be computed"
+            )
         inner = self.exact_inner(w)
         inner = inner.reshape(self.n) if self.dim == 1 else inner
         index = torch.arange(self.n, device=inner.device)

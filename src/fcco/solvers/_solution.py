@@ -1,32 +1,43 @@
-"""What a solver returns, and what it shows while it runs."""
+"""What a solver returns, and what it passes to a callback."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 from torch import Tensor
 
+from fcco._extras import import_extra
 from fcco._table import InnerTable
-from fcco.solvers._plan import Stage
+from fcco.solvers._settings import Stage
 
 History = dict[str, list[float]]
 
 
 @dataclass(frozen=True, eq=False)
-class State:
-    """A run between two steps, as a callback sees it. The tensors are the run's own: clone what you keep.
+class SolverState:
+    """The state between two steps, as a callback receives it.
 
-    Attributes:
-        step: steps taken so far.
-        stage: stages finished so far.
-        weights: the present w.
-        average: the mean of the stage's iterates before the present one.
-        table: the running estimates u.
-        inner_evaluations: inner samples drawn so far.
-        seconds: time spent in steps.
-        history: what has been recorded so far.
+    The tensors belong to the solver. Clone what you want to keep.
+
+    Attributes
+    ----------
+    step : int
+        Number of steps taken so far.
+    stage : int
+        Number of stages finished so far.
+    weights : Tensor
+        The current w.
+    average : Tensor
+        Mean of the iterates of the current stage, without the current one.
+    table : InnerTable
+        The running estimates u.
+    inner_evaluations : int
+        Number of inner samples drawn so far.
+    seconds : float
+        Time spent in steps.
+    history : dict of str to list of float
+        What has been recorded so far.
     """
 
     step: int
@@ -41,29 +52,45 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The end of a run.
+    """What :func:`fcco.solve` returns.
 
-    Attributes:
-        weights: the last iterate w^T: what Theorem 1 and SOX-boost (as it passes its stages on) speak of.
-        average: the mean of w^0 ... w^{T-1}, of the last stage where there are several: what Theorems 3 and 4 speak of.
-        history: columns of equal length, so that ``pandas.DataFrame(solution.history)`` is a table. All are of the
-            moment after ``step`` steps, and NaN where the problem does not tell:
+    Attributes
+    ----------
+    weights : Tensor
+        The last iterate w^T. Theorem 1 is about the iterates, and SOX-boost returns the one that its last stage
+        passes on.
+    average : Tensor
+        The mean of w^0 ... w^{T-1}, which Theorems 3 and 4 are about. If there are several stages, it is the mean over
+        the last stage.
+    history : dict of str to list of float
+        Columns of equal length, so that ``pandas.DataFrame(solution.history)`` is a table. Each row describes the
+        state after ``step`` steps. A value that the problem cannot compute is NaN. The columns are:
 
-            - ``step``, and ``stage``: how many are finished;
-            - ``inner_evaluations``, and ``seconds``: spent in the steps, without the recording;
-            - ``objective``: what is minimised, F(w) with the regulariser (and SOX-boost's mu/2 |w|^2) added;
-            - ``average_objective``: the same at the average of the iterates;
-            - ``gradient_norm``: of the gradient of what is minimised. With a projection or a regulariser R, the norm
-              of the gradient mapping at step 1, w - P(prox_R(w - grad F(w))), which is 0 at the same points;
-            - ``tracking_error``: Xi = 1/n |u - g(w)|^2, over the rows that have a u (those visited; for MOAP, all).
-
-        steps: steps taken.
-        inner_evaluations: inner samples drawn: rows evaluated times ``inner_batch``, of every step.
-        outer_evaluations: outer functions differentiated: ``outer_batch`` a step.
-        seconds: time spent in steps.
-        stopped_early: whether the callback ended the run.
-        method: its name.
-        stages: the step sizes it was run with; one stage, but for SOX-boost.
+        - ``step``: number of steps taken;
+        - ``stage``: number of stages finished;
+        - ``inner_evaluations``: number of inner samples drawn;
+        - ``seconds``: time spent in steps, without the recording;
+        - ``objective``: the function that is minimised: F(w), plus the regulariser, plus SOX-boost's mu/2 |w|^2;
+        - ``average_objective``: the same at the average of the iterates;
+        - ``gradient_norm``: the norm of the gradient of that function. With a projection or a regulariser R, it is
+          the norm of the gradient mapping with step size 1, w - P(prox_R(w - grad F(w))), which is 0 at the same
+          points;
+        - ``tracking_error``: Xi = 1/n |u - g(w)|^2, over the rows that have a u. These are the visited rows, and all
+          rows for MOAP.
+    steps : int
+        Number of steps taken.
+    inner_evaluations : int
+        Number of inner samples drawn: the rows evaluated times ``inner_batch``, summed over the steps.
+    outer_evaluations : int
+        Number of outer functions differentiated: ``outer_batch`` in each step.
+    seconds : float
+        Time spent in steps.
+    stopped_early : bool
+        Whether the callback ended the run.
+    method : str
+        Name of the method.
+    stages : tuple of Stage
+        The step sizes that were used. Only SOX-boost has more than one stage.
     """
 
     weights: Tensor
@@ -78,26 +105,34 @@ class Solution:
     stages: tuple[Stage, ...]
 
     def plot(self, y: str = "objective", x: str = "inner_evaluations", ax: Any = None) -> Any:
-        """Draw a column of the history against another, on matplotlib axes, and return these.
+        """Plot a column of the history against another one.
 
-        Args:
-            y: the column to show.
-            x: the column to show it against.
-            ax: axes to draw on; new ones by default.
+        Parameters
+        ----------
+        y : str, default="objective"
+            Column on the vertical axis.
+        x : str, default="inner_evaluations"
+            Column on the horizontal axis.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on. By default new ones are created.
 
-        Raises:
-            ImportError: matplotlib is not installed.
-            ValueError: there is no such column.
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes drawn on.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If the history has no such column.
         """
         for column in (x, y):
             if column not in self.history:
-                raise ValueError(f"the history has no column {column!r}; it has {', '.join(self.history)}")
+                raise ValueError(f"column must be one of {', '.join(self.history)}, got {column!r}")
         if ax is None:
-            try:
-                pyplot = import_module("matplotlib.pyplot")
-            except ImportError as error:
-                raise ImportError("Solution.plot needs matplotlib: pip install matplotlib") from error
-            _, ax = pyplot.subplots()
+            _, ax = import_extra("matplotlib.pyplot", "Solution.plot").subplots()
         ax.plot(self.history[x], self.history[y], label=self.method)
         ax.set_xlabel(x.replace("_", " "))
         ax.set_ylabel(y.replace("_", " "))

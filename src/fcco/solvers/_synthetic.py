@@ -1,4 +1,4 @@
-"""Synthetic test problems whose constants are known."""
+"""A synthetic test problem whose constants are known exactly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fcco.solvers._known import KnownProblem, minimiser
 from fcco.theory import Constants
 from fcco.theory._checks import non_negative, positive
 
-Kind = Literal["nonconvex", "convex", "strongly_convex"]
+Convexity = Literal["nonconvex", "convex", "strongly_convex"]
 
 
 def _unit_rows(n: int, d: int, generator: torch.Generator) -> Tensor:
@@ -23,7 +23,7 @@ def _unit_rows(n: int, d: int, generator: torch.Generator) -> Tensor:
 
 
 def pseudo_huber(
-    kind: Kind = "nonconvex",
+    kind: Convexity = "nonconvex",
     *,
     n: int = 64,
     d: int = 4,
@@ -36,51 +36,81 @@ def pseudo_huber(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> KnownProblem:
-    r"""Rounded cones of the distance to n centres, seen through a smooth Lipschitz function; all constants are exact.
+    r"""Rounded cones around n centres, composed with a smooth Lipschitz function. All constants are exact.
 
     .. math::
         g_i(w) = \sqrt{1 + \|w - c_i\|^2} - b_i, \qquad
         g(w; \xi_{ik}) = g_i(w) + \sqrt 2 \sigma \sin(\tfrac \zeta \sigma \langle r_i, w \rangle + \tfrac{2 \pi k}{m})
 
-    for k = 1, ..., m = ``set_size`` and unit vectors r_i. Over k the waves cancel, and their values and gradients have
-    the variances :math:`\sigma^2` and :math:`\zeta^2` at every w exactly. C_g = L_g = 1 everywhere: g_i is a quadratic
-    near c_i and a cone further out, since a quadratic itself has no finite C_g, which Assumption 1 asks for.
+    for k = 1, ..., m = ``set_size`` and unit vectors r_i. The waves cancel in the mean over k. The variances of their
+    values and of their gradients are exactly :math:`\sigma^2` and :math:`\zeta^2` at every w.
 
-    - ``"nonconvex"``: :math:`f(u) = \frac{C_f^2}{L_f} (\sqrt{1 + (L_f u / C_f)^2} - 1)` is not monotone. All g_i are 0
-      at the optimum, a vector of length 2, so that F* = 0. The start is twice as far out.
-    - ``"strongly_convex"``: :math:`f(u) = \frac{C_f^2}{4 L_f} \log(1 + e^{4 L_f u / C_f})` is convex and increasing,
-      :math:`b_i = 1`. On the ball around 0 that holds the start, of length 1, F is mu-strongly convex with
-      :math:`\mu = \frac{C_f}{2} (1 + (1 + \|c_i\|)^2)^{-3/2}`.
-    - ``"convex"``: likewise, but of all coordinates except the last. Every optimum has others beside it.
+    Parameters
+    ----------
+    kind : {"nonconvex", "convex", "strongly_convex"}, default="nonconvex"
+        The form of F.
 
-    With B1 = B2 = 16, Theorem 1 asks for 35,877 steps on ``pseudo_huber(n=32)`` at epsilon = 0.25, where the gradient
-    at the start is 0.85 long, and Theorem 2 for 35,529 in all on
-    ``pseudo_huber("strongly_convex", n=32, l_f=0.1, spread=0.25)`` at epsilon = 0.1, where the gap at the start is
-    0.22; Theorem 3 for 25,608 there, with the ball of radius 1.
+        - ``"nonconvex"``: :math:`f(u) = \frac{C_f^2}{L_f} (\sqrt{1 + (L_f u / C_f)^2} - 1)` is not monotone. All g_i
+          are 0 at the optimum, a vector of length 2, so that F* = 0. The start is twice as far out.
+        - ``"strongly_convex"``: :math:`f(u) = \frac{C_f^2}{4 L_f} \log(1 + e^{4 L_f u / C_f})` is convex and
+          increasing, and :math:`b_i = 1`. On the ball around 0 that contains the start, which has length 1, F is
+          mu-strongly convex with :math:`\mu = \frac{C_f}{2} (1 + (1 + \|c_i\|)^2)^{-3/2}`.
+        - ``"convex"``: as before, but F does not depend on the last coordinate, so the optimum is not unique.
+    n : int, default=64
+        Number of rows.
+    d : int, default=4
+        Dimension of w, at least 2.
+    c_f : float, default=1.0
+        :math:`C_f`.
+    l_f : float, default=1.0
+        :math:`L_f`.
+    sigma : float, default=0.1
+        Standard deviation of one inner value. It must be positive unless ``zeta`` is 0.
+    zeta : float, default=0.1
+        Standard deviation of one inner gradient.
+    set_size : int, default=8
+        Number of inner samples of a row, at least 3.
+    spread : float, default=0.5
+        Length of the centres c_i.
+    seed : int, default=0
+        Seed of the centres and the waves.
+    dtype : torch.dtype, default=torch.float64
+        Dtype of w.
 
-    Args:
-        kind: as above.
-        n: how many rows.
-        d: dimension of w, at least 2.
-        c_f: :math:`C_f`.
-        l_f: :math:`L_f`.
-        sigma: standard deviation of one inner value; positive unless ``zeta`` is 0.
-        zeta: standard deviation of one inner gradient.
-        set_size: how many inner samples a row has, at least 3.
-        spread: length of the centres c_i.
-        seed: of the centres and the waves.
-        dtype: of w.
+    Returns
+    -------
+    KnownProblem
+        The problem.
 
-    Raises:
-        ValueError: a value outside its range.
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
 
+    Notes
+    -----
+    C_g = L_g = 1 everywhere. g_i is a quadratic near c_i and a cone further out, because a quadratic itself has no
+    finite C_g, which Assumption 1 requires.
+
+    With B1 = B2 = 16, the theorems prescribe:
+
+    ======== =============================================================== ======= ===================== ======
+    theorem  problem                                                         epsilon at the start          steps
+    ======== =============================================================== ======= ===================== ======
+    1        ``pseudo_huber(n=32)``                                          0.25    gradient of norm 0.85 35,877
+    2        ``pseudo_huber("strongly_convex", n=32, l_f=0.1, spread=0.25)`` 0.1     gap of 0.22           35,529
+    3        the same, projected onto the ball of radius 1                   0.1     gap of 0.22           25,608
+    ======== =============================================================== ======= ===================== ======
+
+    Examples
+    --------
     >>> problem = pseudo_huber("strongly_convex", n=8)
     >>> problem.exact_inner(problem.start).shape, round(problem.mu, 3)
     (torch.Size([8]), 0.085)
     """
     n, d = whole_number("n", n), whole_number("d", d)
     _check(kind, d, whole_number("set_size", set_size), non_negative("sigma", sigma), non_negative("zeta", zeta))
-    outer = _Outer(kind == "nonconvex", positive("c_f", c_f), positive("l_f", l_f))
+    outer = _SmoothOuter(kind == "nonconvex", positive("c_f", c_f), positive("l_f", l_f))
     generator = torch.Generator().manual_seed(seed)
     centres = (positive("spread", spread) * _unit_rows(n, d, generator)).to(dtype)
     waves = _unit_rows(n, d, generator).to(dtype)
@@ -111,19 +141,21 @@ def _check(kind: str, d: int, set_size: int, sigma: float, zeta: float) -> None:
     if d < 2:
         raise ValueError(f"d must be at least 2, got {d}")
     if set_size < 3:
-        raise ValueError(f"set_size must be at least 3, for the waves to cancel, got {set_size}")
+        raise ValueError(f"set_size must be at least 3, so that the waves cancel, got {set_size}")
     if zeta > 0 and sigma == 0:
-        raise ValueError(f"sigma must be positive where zeta is: a noisy gradient of a constant, got zeta = {zeta}")
+        raise ValueError(
+            f"sigma must be positive if zeta is, since a constant has no noisy gradient, got 0 with zeta = {zeta}"
+        )
 
 
 def _cone(w: Tensor, centres: Tensor, used: int) -> Tensor:
-    """The rounded distance of w to each of the centres, in the first ``used`` coordinates."""
+    """Return the rounded distance of w to each centre, in the first ``used`` coordinates."""
     return (1 + (w - centres)[:, :used].square().sum(dim=1)).sqrt()
 
 
 @dataclass(frozen=True)
 class _Cones:
-    """The inner functions, and the waves that stand for their noise."""
+    """The inner functions, and the waves that are their noise."""
 
     centres: Tensor
     offsets: Tensor
@@ -146,17 +178,17 @@ class _Cones:
 
 @dataclass(frozen=True)
 class _Objective:
-    """F, of both."""
+    """The objective F, made of the outer and the inner functions."""
 
-    outer: _Outer
+    outer: _SmoothOuter
     cones: _Cones
 
     def __call__(self, w: Tensor) -> Tensor:
         return self.outer(self.cones.exact_inner(w)).mean()
 
 
-class _Outer:
-    """f: with slopes up to c_f and curvature l_f, even or increasing."""
+class _SmoothOuter:
+    """The outer function, even or increasing, with slopes up to c_f and curvature up to l_f."""
 
     def __init__(self, even: bool, c_f: float, l_f: float) -> None:
         self.even = even

@@ -1,4 +1,4 @@
-"""Test problems: an exact objective, an optimum and, where they exist, the constants of the theorems."""
+"""Test problems with an exact objective, a known optimum and, if they exist, the constants of the theorems."""
 
 from fcco.solvers._from_data import invariant_logistic, p_norm_push
 from fcco.solvers._known import KnownProblem, minimiser

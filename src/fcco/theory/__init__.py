@@ -1,12 +1,11 @@
-"""Step sizes, batch split and iteration counts of every theorem, as pure functions."""
+"""The step sizes, batch splits and iteration counts of the paper's theorems, as pure functions."""
 
 from fcco.theory._boost import BoostConstants, boost_constants, convexifier, sox_boost
 from fcco.theory._complexity import REGIMES, Complexity, complexities
 from fcco.theory._constants import Constants, Parameters
 from fcco.theory._convex import DecreasingSteps, projected, strongly_convex
 from fcco.theory._estimate import estimate_constants
-from fcco.theory._nonconvex import sox, tracking_error
-from fcco.theory._split import split_batch
+from fcco.theory._nonconvex import sox, split_batch, tracking_error
 
 __all__ = [
     "REGIMES",

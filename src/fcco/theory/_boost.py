@@ -1,4 +1,4 @@
-"""Theorem 2: SOX-boost, in stages that halve the objective gap under the Polyak-Lojasiewicz condition."""
+"""Theorem 2: SOX-boost, whose stages halve the objective gap under the Polyak-Lojasiewicz condition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fcco.theory._constants import Constants, Parameters, smallest, whole_steps
 
 @dataclass(frozen=True)
 class BoostConstants:
-    """What :func:`boost_constants` returns: C_1, the squares of C_2 and C_3, C_4 and C_5 of the paper's appendix."""
+    """The constants C_1, C_2^2, C_3^2, C_4 and C_5 of the paper's appendix, as :func:`boost_constants` returns them."""
 
     c_1: float
     c_2_squared: float
@@ -23,27 +23,44 @@ class BoostConstants:
 
 @within_floats
 def boost_constants(constants: Constants, *, inner_batch: int, weight_decay: float = 0.0) -> BoostConstants:
-    r"""The constants of the appendix that :func:`sox_boost` is written in.
+    r"""Return the constants of the appendix in which :func:`sox_boost` is written.
 
     .. math::
         C_1 = (C_g^2 + \tfrac{\zeta^2}{B_2})^{1/2} \quad C_2^2 = 2 C_f^2 (\zeta^2 + C_g^2) \quad
         C_3^2 = 40 L_f^2 C_1^2 \sigma^2 \quad C_4 = \min\{\tfrac{1}{4 L_F}, \tfrac{1}{18 L_f C_1 C_g}\} \quad
         C_5 = 24 L_f^2 C_1^2
 
-    Args:
-        constants: those of the problem.
-        inner_batch: B2.
-        weight_decay: as for :func:`sox_boost`; it adds to L_F.
+    Parameters
+    ----------
+    constants : Constants
+        The constants of the problem.
+    inner_batch : int
+        B2.
+    weight_decay : float, default=0.0
+        See :func:`sox_boost`. It is added to L_F.
 
-    Raises:
-        TypeError: the batch size is not an integer.
-        ValueError: a value outside its range.
+    Returns
+    -------
+    BoostConstants
+        The five constants.
 
+    Raises
+    ------
+    TypeError
+        If the batch size is not an integer.
+    ValueError
+        If a value is outside its range.
+
+    References
+    ----------
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, appendix. C_4 and C_5 are
+    corrected as :func:`sox_boost` explains.
+
+    Examples
+    --------
     >>> plain = Constants(c_f=1.0, l_f=1.0, c_g=1.0, l_g=1.0, sigma2=1.0, zeta2=0.0)
     >>> boost_constants(plain, inner_batch=1)
     BoostConstants(c_1=1.0, c_2_squared=2.0, c_3_squared=40.0, c_4=0.05555555555555555, c_5=24.0)
-
-    Reference: the appendix of Wang and Yang, ICML 2022; C_4 and C_5 as :func:`sox_boost` explains.
     """
     c, slope = constants, constants.inner_slope(whole_number("inner_batch", inner_batch))
     smoothness = c.smoothness + non_negative("weight_decay", weight_decay)
@@ -68,9 +85,9 @@ def sox_boost(
     mu: float,
     weight_decay: float = 0.0,
 ) -> tuple[Parameters, ...]:
-    r"""Theorem 2: the stages of SOX-boost, after which :math:`E[F(w) - F^*] \le \epsilon`.
+    r"""Return the stages of Theorem 2: SOX-boost, after which :math:`E[F(w) - F^*] \le \epsilon`.
 
-    Stage k halves :math:`\varepsilon_k`, a bound of the objective gap and of :math:`C_4` times the error of v and u:
+    Stage k halves :math:`\varepsilon_k`, which bounds the objective gap and :math:`C_4` times the error of v and u:
 
     .. math::
         \eta_k = \min\{\tfrac{\mu C_4 B \varepsilon_k}{6 C_2^2}, \tfrac{B \varepsilon_k}{69 C_2^2},
@@ -82,40 +99,68 @@ def sox_boost(
     with :math:`B = \min(B_1, B_2)`, the :func:`boost_constants` and
     :math:`\varepsilon_1 = \max\{F(w_1) - F^*, C_4 (C_f^2 C_g^2 + C_5 \sigma^2 / B_2), \epsilon\}`.
 
-    Some of these differ from the paper's, whose proof needs :math:`\gamma \le \frac{5 n}{3 B_1} \beta` (Theorem 1) and
-    then takes twice that, loses a factor 4 when it telescopes the noise of u, and has a :math:`C_4` too many in the
-    fourth term; the above is what its argument gives without the three. Its :math:`\beta \le \frac 2 7` follows from
-    :math:`B_1 \le n`. The sum of the stages is what counts: the
-    paper's total is a maximum of sums where a sum of maxima is needed. The condition is that of its proof,
-    :math:`\|\nabla F\|^2 \ge 2 \mu (F - F^*)`, which mu-strong convexity implies; where only the
-    :math:`\|\nabla F\|^2 \ge \mu (F - F^*)` of its text is known, give mu / 2.
+    A stage returns (w, u, v) of one of its T_k iterations, drawn uniformly. The next stage starts from all three.
 
-    A stage returns (w, u, v) of one of its T_k iterations, drawn uniformly, and the next stage starts from all three.
+    Parameters
+    ----------
+    constants : Constants
+        The constants of the problem.
+    n : int
+        Number of rows of the problem.
+    outer_batch : int
+        B1.
+    inner_batch : int
+        B2.
+    epsilon : float
+        The objective gap to reach.
+    gap : float
+        F(w_1) - F*, or an upper bound of it.
+    mu : float
+        A constant such that :math:`\|\nabla F\|^2 \ge 2 \mu (F - F^*)`, at most L_F. A mu-strongly convex F satisfies
+        this.
+    weight_decay : float, default=0.0
+        Factor :math:`\lambda` of an additional :math:`\frac \lambda 2 \|w\|^2` in F (see :func:`convexifier`). It is
+        added to L_F. In the place of :math:`C_f^2 C_g^2` then stands the bound
+        :math:`\|\nabla F(w_1)\|^2 \le 2 L_F (F(w_1) - F^*)`.
 
-    Args:
-        constants: those of the problem.
-        n: how many rows the problem has.
-        outer_batch: B1.
-        inner_batch: B2.
-        epsilon: the objective gap aimed at.
-        gap: F(w_1) - F*, or more.
-        mu: as above, at most L_F.
-        weight_decay: the factor of an additional :math:`\frac \lambda 2 \|w\|^2` in F (see :func:`convexifier`), which
-            adds to L_F; in the place of :math:`C_f^2 C_g^2`, :math:`\|\nabla F(w_1)\|^2 \le 2 L_F (F(w_1) - F^*)` then.
+    Returns
+    -------
+    tuple of Parameters
+        One for each stage. There are :math:`\lceil \log_2(\varepsilon_1 / \epsilon) \rceil` stages, and at least one.
 
-    Returns:
-        One :class:`Parameters` a stage, :math:`\lceil \log_2(\varepsilon_1 / \epsilon) \rceil` and at least one.
+    Raises
+    ------
+    TypeError
+        If n or a batch size is not an integer, or if another value is not a number.
+    ValueError
+        If a value is outside its range, if B1 > n, or if mu > L_F.
 
-    Raises:
-        TypeError: n or a batch size is not an integer.
-        ValueError: a value outside its range, B1 > n, or mu > L_F.
+    Notes
+    -----
+    Some of the formulas differ from the paper's. Its proof has three errors, and the above is what its argument gives
+    without them:
 
+    - It needs :math:`\gamma \le \frac{5 n}{3 B_1} \beta` (Theorem 1), and then takes twice that.
+    - It loses a factor 4 when it telescopes the noise of u.
+    - It has one :math:`C_4` too many in the fourth term of :math:`\eta_k`.
+
+    The paper's condition :math:`\beta \le \frac 2 7` follows from :math:`B_1 \le n`. The total number of steps is the
+    sum over the stages. The paper's total is a maximum of sums where a sum of maxima is needed.
+
+    The condition on mu is that of the proof. If only the :math:`\|\nabla F\|^2 \ge \mu (F - F^*)` of the paper's text
+    is known, give mu / 2.
+
+    References
+    ----------
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, the theorem on SOX-boost in
+    its detailed version in the appendix.
+
+    Examples
+    --------
     >>> constants = Constants(c_f=1.0, l_f=0.0, c_g=1.0, l_g=1.0, sigma2=0.0, zeta2=0.0)
     >>> stages = sox_boost(constants, n=6, outer_batch=6, inner_batch=8, epsilon=0.25, gap=1.0, mu=1.0)
     >>> len(stages), round(stages[0].gamma, 3)
     (2, 0.2)
-
-    Reference: the theorem on SOX-boost of Wang and Yang, ICML 2022, in its detailed version in the appendix.
     """
     n, outer_batch, inner_batch = batches(n, outer_batch, inner_batch)
     epsilon, gap, mu = positive("epsilon", epsilon), non_negative("gap", gap), positive("mu", mu)
@@ -127,7 +172,7 @@ def sox_boost(
     steepness = 2 * smoothness * gap if weight_decay else (c.c_f * c.c_g) ** 2
     first = max(gap, c4 * (steepness + of_proof.c_5 * c.sigma2 / inner_batch), epsilon)
     stages = max(1, math.ceil(math.log2(first) - math.log2(epsilon)))
-    # The noise of v and of u, each over what its batches divide it by.
+    # The noise of v and of u, each divided by the batch sizes that reduce it.
     of_v = of_proof.c_2_squared / min(outer_batch, inner_batch)
     of_u = of_proof.c_3_squared * n / (outer_batch * inner_batch)
 
@@ -144,21 +189,35 @@ def sox_boost(
 
 @within_floats
 def convexifier(epsilon: float, radius: float) -> float:
-    r"""The corollary's :math:`\mu = 2 \epsilon / C_*^2`: how much of :math:`\frac \mu 2 \|w\|^2` a convex F is given.
+    r"""Return the corollary's :math:`\mu = 2 \epsilon / C_*^2`, for adding :math:`\frac \mu 2 \|w\|^2` to a convex F.
 
-    The sum is mu-strongly convex, as :func:`sox_boost` needs. Where it is minimised up to epsilon, F is up to
-    2 epsilon, since its own minimiser pays no more than :math:`\frac \mu 2 C_*^2 = \epsilon`.
+    The sum is mu-strongly convex, as :func:`sox_boost` needs. If the sum is minimised up to epsilon, then F is
+    minimised up to 2 epsilon, since the term is at most :math:`\frac \mu 2 C_*^2 = \epsilon` at the minimiser of F.
 
-    Args:
-        epsilon: the accuracy.
-        radius: :math:`C_* \ge \|w^*\|`.
+    Parameters
+    ----------
+    epsilon : float
+        The accuracy.
+    radius : float
+        :math:`C_* \ge \|w^*\|`.
 
-    Raises:
-        ValueError: a value that is not positive, or a mu beyond floating point.
+    Returns
+    -------
+    float
+        mu.
 
+    Raises
+    ------
+    ValueError
+        If a value is not positive, or if mu is beyond floating point.
+
+    References
+    ----------
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, Corollary 1.
+
+    Examples
+    --------
     >>> convexifier(0.125, 2.0)
     0.0625
-
-    Reference: Corollary 1 of Wang and Yang, ICML 2022.
     """
     return positive("2 epsilon / radius^2", 2 * positive("epsilon", epsilon) / positive("radius", radius) ** 2)

@@ -1,4 +1,4 @@
-"""Refusing what no theorem speaks of."""
+"""Checks of the numbers that the theorems take."""
 
 from __future__ import annotations
 
@@ -14,20 +14,30 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def number(name: str, value: Any) -> float:
-    """``value`` as a float: any number, also of NumPy or a tensor of one element, but no text and no bool."""
+def real_number(name: str, value: Any) -> float:
+    """Return ``value`` as a float.
+
+    Any number is valid, also one of NumPy, or a tensor of one element. Strings and bools are not.
+
+    Raises
+    ------
+    TypeError
+        If ``value`` is not a number.
+    ValueError
+        If ``value`` is an integer that is too large for a float.
+    """
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, got {value!r}")
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several
+    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several elements
         raise TypeError(f"{name} must be a number, got {value!r}") from None
-    except OverflowError:  # a larger int than any float
+    except OverflowError:  # an int that is larger than any float
         raise ValueError(f"{name} must be finite, got {value!r}") from None
 
 
 def within_floats(formula: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a formula refuse, with a sentence, numbers whose powers or quotients are beyond floating point."""
+    """Make a formula raise a ValueError if it overflows, divides by zero, or returns a value that is not finite."""
 
     @wraps(formula)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -37,14 +47,15 @@ def within_floats(formula: Callable[_P, _R]) -> Callable[_P, _R]:
                 return found
         except (OverflowError, ZeroDivisionError):
             pass
-        name = formula.__name__
-        raise ValueError(f"{name} goes beyond floating point: epsilon or a constant is too small or too large")
+        raise ValueError(
+            f"{formula.__name__} goes beyond floating point: epsilon or a constant is too small or too large"
+        )
 
     return checked
 
 
 def _floats(found: Any) -> Iterator[float]:
-    """All floats of a number, a dataclass, or a tuple of either."""
+    """Yield all floats of a number, a dataclass, or a tuple of either."""
     if isinstance(found, float):
         yield found
     elif is_dataclass(found) and not isinstance(found, type):
@@ -55,31 +66,31 @@ def _floats(found: Any) -> Iterator[float]:
 
 
 def positive(name: str, value: Any) -> float:
-    """``value`` as a float, refused unless it is positive and finite."""
-    given = number(name, value)
+    """Return ``value`` as a float, or raise a ValueError if it is not positive and finite."""
+    given = real_number(name, value)
     if not 0 < given < math.inf:
         raise ValueError(f"{name} must be positive and finite, got {value!r}")
     return given
 
 
 def non_negative(name: str, value: Any) -> float:
-    """``value`` as a float, refused unless it is finite and at least 0."""
-    given = number(name, value)
+    """Return ``value`` as a float, or raise a ValueError if it is not finite or less than 0."""
+    given = real_number(name, value)
     if not 0 <= given < math.inf:
         raise ValueError(f"{name} must be finite and not negative, got {value!r}")
     return given
 
 
-def rate(name: str, value: Any) -> float:
-    """``value`` as a float, refused unless it is in (0, 1]."""
-    given = number(name, value)
+def unit_rate(name: str, value: Any) -> float:
+    """Return ``value`` as a float, or raise a ValueError if it is not in (0, 1]."""
+    given = real_number(name, value)
     if not 0 < given <= 1:
         raise ValueError(f"{name} must be in (0, 1], got {value!r}")
     return given
 
 
 def batches(n: Any, outer_batch: Any, inner_batch: Any = 1) -> tuple[int, int, int]:
-    """n, B1 and B2 as integers; B1 distinct rows cannot be drawn from fewer."""
+    """Return n, B1 and B2 as integers. B1 distinct rows are drawn, so B1 must not exceed n."""
     n, outer_batch = whole_number("n", n), whole_number("outer_batch", outer_batch)
     if outer_batch > n:
         raise ValueError(f"outer_batch must not exceed n = {n}, got {outer_batch}")

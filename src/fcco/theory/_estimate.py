@@ -1,4 +1,4 @@
-"""Measuring the constants of a problem by sampling."""
+"""Estimation of the constants of a problem by sampling."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fcco.theory._constants import Constants
 if TYPE_CHECKING:
     from fcco.solvers import Problem
 
-# A constant of exactly 0 is legal, but a slope is not: a function that never moved was sampled where it is flat.
+# C_f and C_g must be positive. A slope of exactly 0 means that the function was sampled where it is flat.
 _TINY = 1e-12
-# Directions of w along which the gradient of a sample is taken, at most.
+# The largest number of directions of w along which the gradient of a sample is taken.
 _PROBES = 64
 
 
@@ -34,29 +34,54 @@ def estimate_constants(
     inner_batch: int = 4096,
     random_state: int = 0,
 ) -> Constants:
-    r"""C_f, L_f, C_g, L_g, sigma^2 and zeta^2 of a problem, as the largest values met.
+    r"""Estimate C_f, L_f, C_g, L_g, sigma^2 and zeta^2 of a problem, as the largest values that are found.
 
-    Points w are drawn half of them from the ball of ``radius`` around the start, half between the start and the
-    optimum, where one is known. At each, for some rows: the slope of g_i and its curvature, along a direction improved
-    by power iteration; the variances of single inner samples around g_i; and the slope and curvature of f_i at g_i and
-    at single samples, as a table row may hold either. All derivatives, the second as well, are autograd's.
+    Half of the points w are drawn from the ball of ``radius`` around the start. The other half lie between the start
+    and the optimum, if one is known. At each point, the following is computed for some rows:
 
-    The constants of the theorems are suprema, so **these are lower bounds** of them, up to the sampling error of the
-    variances; the more points and rows, the closer. In log space they are those of g = exp(inner), not of its log.
+    - the slope and the curvature of g_i, along a direction that is improved by power iteration;
+    - the variances of single inner samples around g_i;
+    - the slope and the curvature of f_i, at g_i and at single samples, because a row of the table may hold either.
 
-    Args:
-        problem: see :class:`fcco.solvers.Problem`.
-        points: how many w are looked at.
-        rows: how many rows at each.
-        samples: how many inner samples a variance is taken over.
-        radius: of the ball; the distance from the start to the optimum where that is known, else 1.
-        inner_batch: how many samples stand for g_i where the problem has no ``exact_inner``.
-        random_state: seed of all of it.
+    All derivatives, also the second ones, are computed by autograd.
 
-    Raises:
-        TypeError: a count is not an integer.
-        ValueError: a count or the radius is not positive, or a constant is not finite where it was measured.
+    Parameters
+    ----------
+    problem : fcco.solvers.Problem
+        The problem.
+    points : int, default=16
+        Number of points w.
+    rows : int, default=8
+        Number of rows at each point.
+    samples : int, default=1000
+        Number of inner samples from which a variance is computed.
+    radius : float, optional
+        Radius of the ball. By default it is the distance from the start to the optimum if that is known, else 1.
+    inner_batch : int, default=4096
+        Number of samples from which g_i is estimated if the problem has no ``exact_inner``.
+    random_state : int, default=0
+        Seed of all draws.
 
+    Returns
+    -------
+    Constants
+        The estimates.
+
+    Raises
+    ------
+    TypeError
+        If a count is not an integer.
+    ValueError
+        If a count or the radius is not positive, or if an estimate is not finite.
+
+    Notes
+    -----
+    The constants of the theorems are suprema, so **the estimates are lower bounds** of them, up to the sampling error
+    of the variances. More points and rows bring them closer. In log space, the constants are those of g = exp(inner),
+    not those of its logarithm.
+
+    Examples
+    --------
     >>> from fcco.solvers.problems import invariant_logistic
     >>> measured = estimate_constants(invariant_logistic(n=50, d=2), points=4, rows=2, samples=50)
     >>> measured.l_f <= 0.25, measured.l_g < 1e-6
@@ -72,14 +97,14 @@ def estimate_constants(
     ]
     slopes = [_slopes(probe, w, row.reshape(1), samples, generator) for w, drawn in places for row in drawn]
     variances = torch.stack([_variances(probe, w, drawn, samples, generator) for w, drawn in places])
-    # The largest of many sample variances is too large: its place is measured again, by samples it was not chosen by.
+    # The largest of many sample variances is biased upwards, so it is computed again there from new samples.
     again = []
     for moment in (0, 1):
         place, row = divmod(int(variances[..., moment].argmax()), variances.shape[1])
         w, drawn = places[place]
         again.append(_variances(probe, w, drawn[row : row + 1], samples, generator)[0, moment].item())
     sigma2, zeta2 = again
-    # Unlike max(), it keeps a NaN, which the constants then refuse.
+    # Unlike max(), amax keeps a NaN, which Constants then rejects.
     c_f, l_f, c_g, l_g = torch.tensor(slopes, dtype=torch.float64).amax(dim=0).tolist()
     return Constants(c_f=max(c_f, _TINY), l_f=l_f, c_g=max(c_g, _TINY), l_g=l_g, sigma2=sigma2, zeta2=zeta2)
 
@@ -103,33 +128,33 @@ def _points(problem: Problem, count: int, radius: float | None, generator: torch
 
 @dataclass(frozen=True)
 class _Probe:
-    """g and f of a problem outside log space."""
+    """The g and f of a problem, converted from log space if necessary."""
 
     problem: Problem
     inner_batch: int
     seed: int
 
     def _plain(self, inner: Tensor) -> Tensor:
-        # As in a table, which holds float32 at least.
+        # The table also holds at least float32.
         inner = inner.to(torch.promote_types(inner.dtype, torch.float32))
         return (inner.exp() if self.problem.log else inner).reshape(len(inner), -1)
 
     def exact(self, w: Tensor, rows: Tensor) -> Tensor:
-        """g of rows [B1], as [B1, dim]."""
+        """Return g of rows [B1], as [B1, dim]."""
         problem = self.problem
         if problem.exact_inner is not None:
             return self._plain(problem.exact_inner(w)[rows])
-        # The same samples for every w, so that differences are of one function.
+        # Every w gets the same samples, so that differences are those of one function.
         generator = torch.Generator().manual_seed(self.seed)
         return self._plain(problem.inner(w, rows, generator, self.inner_batch))
 
     def drawn(self, w: Tensor, rows: Tensor, samples: int, generator: torch.Generator) -> Tensor:
-        """Single inner samples of rows [B1], as [B1, samples, dim]."""
+        """Return single inner samples of rows [B1], as [B1, samples, dim]."""
         inner = self.problem.inner(w, rows.repeat_interleave(samples), generator, 1)
         return self._plain(inner).reshape(len(rows), samples, -1)
 
     def outer(self, u: Tensor, row: Tensor) -> Tensor:
-        """f of one row at u [samples, dim], as [samples, 1]."""
+        """Return f of one row at u [samples, dim], as [samples, 1]."""
         u = u.log() if self.problem.log else u
         u = u[:, 0] if self.problem.dim == 1 else u
         outer = self.problem.outer
@@ -137,7 +162,7 @@ class _Probe:
 
 
 def _slopes(probe: _Probe, w: Tensor, row: Tensor, samples: int, generator: torch.Generator) -> list[float]:
-    """C_f, L_f, C_g and L_g at one point and row."""
+    """Return C_f, L_f, C_g and L_g at one point and row."""
     with torch.no_grad():
         u = torch.cat([probe.exact(w, row), probe.drawn(w, row, samples, generator)[0]])
     return [
@@ -147,7 +172,7 @@ def _slopes(probe: _Probe, w: Tensor, row: Tensor, samples: int, generator: torc
 
 
 def _variances(probe: _Probe, w: Tensor, rows: Tensor, samples: int, generator: torch.Generator) -> Tensor:
-    """sigma^2 and zeta^2 of each of rows [B1] at one point, [B1, 2]; the latter is a sum over directions of w."""
+    """Return sigma^2 and zeta^2 of rows [B1] at one point, as [B1, 2]. zeta^2 is a sum over directions of w."""
     directions = _directions(w.numel(), generator)
     state = generator.get_state()
 
@@ -164,7 +189,7 @@ def _variances(probe: _Probe, w: Tensor, rows: Tensor, samples: int, generator: 
 
 
 def _directions(d: int, generator: torch.Generator) -> Tensor:
-    """Directions v [d] with a sum (or an expected one) of v v' equal to the identity: unit vectors while d is small."""
+    """Return directions v [d] whose v v' add up to the identity: unit vectors if d is small, else in expectation."""
     if d <= _PROBES:
         return torch.eye(d)
     return torch.randn(_PROBES, d, generator=generator, dtype=torch.float64) / _PROBES**0.5
@@ -173,7 +198,7 @@ def _directions(d: int, generator: torch.Generator) -> Tensor:
 def _derivatives(
     function: Callable[[Tensor], Tensor], points: Tensor, generator: torch.Generator
 ) -> tuple[float, float]:
-    """The largest norms of the first and the second derivative of a function from [m, d] to [m, k], row by row."""
+    """Return the largest norms of the first and second derivatives of a row-wise function from [m, d] to [m, k]."""
     at = points.detach().requires_grad_()
     slope = torch.stack([_gradient(value.sum(), at) for value in function(at).unbind(dim=1)], dim=1)
     direction = torch.randn(at.shape, generator=generator, dtype=torch.float64)
@@ -183,18 +208,18 @@ def _derivatives(
         change = torch.stack([_gradient((part * direction).sum(), at) for part in slope.unbind(dim=1)], dim=1)
         change = change.detach().double()
         largest.append(_largest_norm(change))
-        # Of several values, the one that changes most says where to look next.
+        # The next direction is that of the value that changes most.
         direction = change[torch.arange(len(at)), change.norm(dim=2).argmax(dim=1)]
     return _largest_norm(slope.detach().double()), torch.tensor(largest, dtype=torch.float64).max().item()
 
 
 def _largest_norm(matrices: Tensor) -> float:
-    """The largest spectral norm of [m, k, d]; NaN where there is none."""
+    """Return the largest spectral norm of matrices [m, k, d], or NaN if an entry is not finite."""
     return torch.linalg.matrix_norm(matrices, 2).max().item() if matrices.isfinite().all() else math.nan
 
 
 def _gradient(value: Tensor, at: Tensor) -> Tensor:
-    """The gradient in ``at``, itself differentiable; 0 where the value does not depend on it."""
+    """Return the gradient with respect to ``at``, which is differentiable, and 0 if the value does not depend on it."""
     if not value.requires_grad:
         return torch.zeros_like(at)
     return torch.autograd.grad(value, at, create_graph=True, materialize_grads=True)[0]

@@ -1,4 +1,4 @@
-"""The command ``fcco plan``: what the theorems prescribe and promise for given sizes and constants."""
+"""The command ``fcco plan``: what the theorems prescribe and guarantee for given sizes and constants."""
 
 from __future__ import annotations
 
@@ -42,60 +42,62 @@ def add_to(commands: Any) -> None:
     """Register the command with ``commands``, the subparsers of ``fcco``."""
     parser = commands.add_parser(
         "plan",
-        help="parameters of every theorem, and the complexity of every method",
+        help="print the parameters of every theorem and the complexity of every method",
         description="Print the parameters that each theorem prescribes, and the paper's Table 1, for given sizes.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--n", type=int, required=True, help="rows: outer examples")
-    parser.add_argument("--b1", type=int, required=True, help="outer batch")
-    parser.add_argument("--b2", type=int, required=True, help="inner batch, for each outer example")
-    parser.add_argument("--epsilon", type=float, required=True, help="accuracy")
+    parser.add_argument("--n", type=int, required=True, help="number of rows, that is, of outer examples")
+    parser.add_argument("--b1", type=int, required=True, help="B1, the outer batch size")
+    parser.add_argument("--b2", type=int, required=True, help="B2, the inner batch size for each outer example")
+    parser.add_argument("--epsilon", type=float, required=True, help="accuracy to reach")
     for name, meaning in _CONSTANTS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=1.0, help=f"{meaning} (default: 1)")
     parser.add_argument("--gap", type=float, default=1.0, help="F(w_1) - F* (default: 1)")
-    parser.add_argument("--mu", type=float, help="strong convexity, for Theorems 2 and 4")
-    parser.add_argument("--radius", type=float, help="length of an optimum, for the corollary on convex F")
-    parser.add_argument("--diameter", type=float, help="of the set projected on, for Theorem 3")
+    parser.add_argument("--mu", type=float, help="modulus of strong convexity, for Theorems 2 and 4")
+    parser.add_argument("--radius", type=float, help="bound on the norm of an optimum, for the corollary on convex F")
+    parser.add_argument("--diameter", type=float, help="diameter of the set that is projected onto, for Theorem 3")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> str:
-    """What the command prints.
+def run(args: argparse.Namespace) -> str:
+    """Return what the command prints.
 
-    Raises:
-        ValueError: an argument that no theorem speaks of.
+    Raises
+    ------
+    ValueError
+        If an argument is outside the range of the theorems.
     """
     try:
-        found = plan(arguments)
+        found = plan(args)
     except ValueError as refused:
         raise ValueError(str(refused).replace("outer_batch", "--b1").replace("inner_batch", "--b2")) from refused
-    return json.dumps(found, indent=2) if arguments.json else "\n".join(_lines(arguments, found))
+    return json.dumps(found, indent=2) if args.json else "\n".join(_lines(args, found))
 
 
-def plan(a: argparse.Namespace) -> dict[str, Any]:
-    """All numbers of the plan, under the names that ``--json`` gives them."""
-    constants = Constants(**{name: getattr(a, name) for name in _CONSTANTS})
-    sizes: dict[str, Any] = {"n": a.n, "outer_batch": a.b1, "inner_batch": a.b2, "epsilon": a.epsilon}
+def plan(args: argparse.Namespace) -> dict[str, Any]:
+    """Return all numbers of the plan, under the names that ``--json`` prints."""
+    constants = Constants(**{name: getattr(args, name) for name in _CONSTANTS})
+    sizes: dict[str, Any] = {"n": args.n, "outer_batch": args.b1, "inner_batch": args.b2, "epsilon": args.epsilon}
     found: dict[str, Any] = {"constants": asdict(constants), "smoothness": constants.smoothness}
-    found["boost_constants"] = asdict(boost_constants(constants, inner_batch=a.b2))
-    found["theorem_1"] = asdict(sox(constants, gap=a.gap, **sizes))
-    best = split_batch(a.b1 + a.b2, n=a.n, constants=constants, epsilon=a.epsilon, gap=a.gap)
+    found["boost_constants"] = asdict(boost_constants(constants, inner_batch=args.b2))
+    found["theorem_1"] = asdict(sox(constants, gap=args.gap, **sizes))
+    best = split_batch(args.b1 + args.b2, n=args.n, constants=constants, epsilon=args.epsilon, gap=args.gap)
     found["best_split"] = dict(zip(("outer_batch", "inner_batch"), best, strict=True))
-    if a.mu is not None and a.mu <= constants.smoothness:
-        found["theorem_2"] = _stages(sox_boost(constants, gap=a.gap, mu=a.mu, **sizes))
-    if a.radius is not None:
-        mu = convexifier(a.epsilon, a.radius)
-        # mu/2 |w_1|^2 adds at most epsilon to the gap, for a start no longer than the radius.
-        stages = sox_boost(constants, gap=a.gap + a.epsilon, mu=mu, weight_decay=mu, **sizes)
+    if args.mu is not None and args.mu <= constants.smoothness:
+        found["theorem_2"] = _stages(sox_boost(constants, gap=args.gap, mu=args.mu, **sizes))
+    if args.radius is not None:
+        mu = convexifier(args.epsilon, args.radius)
+        # If the start is no longer than the radius, mu/2 |w_1|^2 adds at most epsilon to the gap.
+        stages = sox_boost(constants, gap=args.gap + args.epsilon, mu=mu, weight_decay=mu, **sizes)
         found["corollary"] = {"mu": mu, **_stages(stages)}
-    if a.diameter is not None:
-        found["theorem_3"] = asdict(projected(constants, diameter=a.diameter, **sizes))
-    if a.mu is not None:
-        schedule = strongly_convex(n=a.n, outer_batch=a.b1, mu=a.mu)
+    if args.diameter is not None:
+        found["theorem_3"] = asdict(projected(constants, diameter=args.diameter, **sizes))
+    if args.mu is not None:
+        schedule = strongly_convex(n=args.n, outer_batch=args.b1, mu=args.mu)
         found["theorem_4"] = [{"t": t, "lr": schedule.lr(t), "gamma": schedule.gamma(t)} for t in (0, 10, 100, 1000)]
-    found["table_1"] = [{**asdict(entry), "samples": entry.samples} for entry in complexities(mu=a.mu, **sizes)]
+    found["table_1"] = [{**asdict(entry), "samples": entry.samples} for entry in complexities(mu=args.mu, **sizes)]
     return found
 
 
@@ -116,8 +118,8 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _lines(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
-    yield f"n = {a.n:,}, B1 = {a.b1:,}, B2 = {a.b2:,}, epsilon = {a.epsilon:g}, gap = {a.gap:g}"
+def _lines(args: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
+    yield f"n = {args.n:,}, B1 = {args.b1:,}, B2 = {args.b2:,}, epsilon = {args.epsilon:g}, gap = {args.gap:g}"
     yield ", ".join(f"{name} = {value:g}" for name, value in found["constants"].items())
     yield f"L_F = {found['smoothness']:g}"
     yield ", ".join(f"{_SYMBOLS[name]} = {value:g}" for name, value in found["boost_constants"].items())
@@ -125,18 +127,18 @@ def _lines(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
     yield "Parameters"
     names = [field.name for field in fields(Parameters)]
     yield from _table(["", *names], ([label, *(row[name] for name in names)] for label, row in _parameters(found)))
-    yield from _remarks(a, found)
+    yield from _remarks(args, found)
     yield ""
     yield "Complexity up to constants (Table 1)"
     columns = ("method", "regime", "formula", "iterations", "samples_per_step", "samples", "speedup")
-    header = ("method", "for", "iterations ~", "number", "samples a step", "samples", "speed-up by batches")
+    header = ("method", "for", "iterations ~", "number", "samples per step", "samples", "speed-up with batch")
     yield from _table(header, ([entry[column] for column in columns] for entry in found["table_1"]))
     yield from (f"  {regime}: {meaning}" for regime, meaning in REGIMES.items())
     yield from (f"  {e['method']}, {e['regime']}: {e['note']}" for e in found["table_1"] if e["note"])
 
 
 def _parameters(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A label and Parameters for every theorem that applies."""
+    """Yield a label and the parameters of every theorem that applies."""
     yield "Theorem 1, SOX", found["theorem_1"]
     for key, label in {"theorem_2": "Theorem 2, SOX-boost", "corollary": "Corollary, SOX-boost"}.items():
         for k, stage in enumerate(found.get(key, {}).get("stages", ()), start=1):
@@ -147,16 +149,17 @@ def _parameters(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"Theorem 4, at step {step['t']}", {"beta": 1.0, "steps": None, **step}
 
 
-def _remarks(a: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
-    split = found["best_split"]
-    yield f"  Best split of {a.b1 + a.b2:,} by Theorem 1: B1 = {split['outer_batch']:,}, B2 = {split['inner_batch']:,}."
+def _remarks(args: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
+    budget, split = args.b1 + args.b2, found["best_split"]
+    yield f"  Best split of {budget:,} by Theorem 1: B1 = {split['outer_batch']:,}, B2 = {split['inner_batch']:,}."
     for key, label in {"theorem_2": "Theorem 2", "corollary": "Corollary"}.items():
         if key in found:
-            yield f"  {label}: {found[key]['steps']:,} steps in all."
-    if a.mu is not None and "theorem_2" not in found:
-        yield f"  Theorem 2 does not apply: no F has a mu above its L_F = {found['smoothness']:g}. Theorem 4's is R's."
+            yield f"  {label}: {found[key]['steps']:,} steps in total."
+    if args.mu is not None and "theorem_2" not in found:
+        limit = f"{found['smoothness']:g}"
+        yield f"  Theorem 2 does not apply: mu of F cannot exceed L_F = {limit}. Theorem 4 takes mu as that of R."
     if "corollary" in found:
-        yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then solved up to 2 epsilon."
+        yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then minimised up to 2 epsilon."
     for option, theorems in {"mu": "Theorems 2 and 4", "radius": "the corollary", "diameter": "Theorem 3"}.items():
-        if getattr(a, option) is None:
-            yield f"  For {theorems} give --{option}."
+        if getattr(args, option) is None:
+            yield f"  To include {theorems}, give --{option}."

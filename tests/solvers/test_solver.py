@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from fcco.solvers._sampling import draw_rows
+from fcco.solvers._solver import draw_rows
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6])

@@ -1,4 +1,4 @@
-"""What a solution tells: history, counts, averages; and callbacks, progress and plots."""
+"""The solution, with its history, counts and averages; callbacks, progress and plots."""
 
 import dataclasses
 import math
@@ -11,7 +11,8 @@ import torch
 
 import fcco
 from fcco.projections import ElasticNet
-from solvers.cases import BALL, METHODS, RATES, STAGES, exponential, least_squares
+from fcco.solvers import Accuracy, SOXBoost, problems
+from solvers.cases import BALL, CALLS, RATES, STAGES, exponential, least_squares
 
 PROBLEM = least_squares()
 SIZES = {"outer_batch": 4, "inner_batch": 3}
@@ -22,14 +23,14 @@ def column(solution, name):
 
 
 def look(method="sox", problem=PROBLEM, **options):
-    """The solution, every iterate from the start on, and the table after each step."""
+    """Return the solution, every iterate from the start on, and the table after each step."""
     iterates, tables = [problem.start], []
 
     def callback(state):
         iterates.append(state.weights.clone())
         tables.append((state.table.u.clone(), state.table.visits.bool().clone()))
 
-    solution = fcco.solve(problem, method, **SIZES, **options, record_every=1, callback=callback)
+    solution = fcco.solve(problem, method, **SIZES, **options, record=1, callback=callback)
     return solution, iterates, tables
 
 
@@ -56,12 +57,12 @@ class TestHistory:
         torch.testing.assert_close(column(solution, "average_objective"), objectives)
 
     def test_of_the_last_stage(self):
-        solution, iterates, _ = look("sox-boost", stages=STAGES)
+        solution, iterates, _ = look(SOXBoost(STAGES))
         torch.testing.assert_close(solution.average, torch.stack(iterates[35:60]).mean(0))
         assert solution.history["stage"] == [0] * 15 + [1] * 20 + [2] * 25 + [3]
 
     def test_with_a_regulariser_and_a_set(self):
-        """F + R, and the gradient mapping: how far a proximal gradient step with lr = 1 goes."""
+        """The objective is F + R. The gradient norm is the length of a proximal gradient step with lr = 1."""
         regulariser = ElasticNet(0.1, 0.2)
         solution, iterates, _ = look(**RATES, regulariser=regulariser, projection=BALL)
         objectives = torch.stack([PROBLEM.value(w) + regulariser(w) for w in iterates])
@@ -73,13 +74,13 @@ class TestHistory:
         assert max(float(w.norm()) for w in iterates) == pytest.approx(1.2)
 
     def test_with_the_convexifier(self):
-        solution, iterates, _ = look("sox-boost", stages=STAGES, epsilon=0.4, radius=2.0)  # mu = 0.2
+        solution, iterates, _ = look(SOXBoost(STAGES), accuracy=Accuracy(0.4, radius=2.0))  # mu = 0.2
         objectives = torch.stack([PROBLEM.value(w) + 0.1 * w.square().sum() for w in iterates])
         torch.testing.assert_close(column(solution, "objective"), objectives)
         assert solution.history["gradient_norm"][0] == pytest.approx(look(**RATES)[0].history["gradient_norm"][0])
 
     def test_moap_has_a_table_from_the_start(self):
-        """u = 0 for all rows, so that the error is the mean square of g."""
+        """All rows of u are 0, so the error is the mean square of g."""
         problem, _ = exponential()
         solution = fcco.solve(problem, "moap", **SIZES, **RATES)
         expected = float(problem.exact_inner(problem.start).square().mean())
@@ -101,10 +102,10 @@ class TestHistory:
         ("options", "steps"),
         [
             ({}, [0, 40]),
-            ({"record_every": 15}, [0, 15, 30, 40]),
-            ({"record_every": 20}, [0, 20, 40]),
-            ({"record_at": [30, 7, 99]}, [7, 30]),
-            ({"record_at": []}, []),
+            ({"record": 15}, [0, 15, 30, 40]),
+            ({"record": 20}, [0, 20, 40]),
+            ({"record": [30, 7, 99]}, [7, 30]),
+            ({"record": []}, []),
             ({"steps": 0}, [0]),
         ],
     )
@@ -114,14 +115,14 @@ class TestHistory:
         assert {len(values) for values in solution.history.values()} == {len(steps)}
 
     def test_recording_changes_nothing(self):
-        often, seldom = (fcco.solve(PROBLEM, **RATES, **SIZES, record_every=every) for every in (1, None))
+        often, seldom = (fcco.solve(PROBLEM, **RATES, **SIZES, record=every) for every in (1, None))
         assert torch.equal(often.weights, seldom.weights)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CALLS)
 def test_counts(method):
-    """SCGD and NASA draw for all n rows, at every step."""
-    solution = fcco.solve(PROBLEM, method, **SIZES, **METHODS[method], record_every=10)
+    """SCGD and NASA draw samples for all n rows in every step."""
+    solution = fcco.solve(PROBLEM, **SIZES, **CALLS[method], record=10)
     rows = 20 if method in ("scgd", "nasa") else 4
     steps = 60 if method == "sox-boost" else 40
     assert solution.steps == steps
@@ -134,7 +135,7 @@ def test_counts(method):
 
 
 def test_every_row_estimated_at_the_start():
-    """The table then has the estimates of a first draw, which a rate of next to nothing leaves as they are."""
+    """The table has the estimates of a first draw, which a tiny gamma leaves unchanged."""
     problem, _ = exponential()
     generator = torch.Generator().manual_seed(3)
     estimates = problem.inner(problem.start, torch.arange(problem.n), generator, 2)
@@ -183,8 +184,12 @@ def test_weights_of_any_shape():
 
 @pytest.mark.parametrize("names", [("SOX", "sox", "Sox"), ("SOX-Boost", "sox_boost", "sox-boost")])
 def test_names_in_any_case(names):
-    options = {"stages": STAGES} if "boost" in names[1] else RATES
-    first, *others = (fcco.solve(PROBLEM, name, **options) for name in names)
+    if "boost" in names[1]:
+        problem = problems.pseudo_huber("strongly_convex", n=8)
+        options = {"accuracy": Accuracy(0.1, mu=problem.mu), "callback": lambda state: state.step == 40}
+    else:
+        problem, options = PROBLEM, RATES
+    first, *others = (fcco.solve(problem, name, **options) for name in names)
     assert all(torch.equal(first.weights, other.weights) for other in others)
 
 
@@ -197,9 +202,7 @@ def test_seeds_and_generators():
 
 
 def test_callback_stops():
-    solution = fcco.solve(
-        PROBLEM, **RATES, **SIZES, record_every=5, callback=lambda state: state.history["step"][-1] == 25
-    )
+    solution = fcco.solve(PROBLEM, **RATES, **SIZES, record=5, callback=lambda state: state.history["step"][-1] == 25)
     assert solution.stopped_early
     assert solution.steps == 25
     assert solution.history["step"] == [0, 5, 10, 15, 20, 25]
@@ -207,7 +210,7 @@ def test_callback_stops():
 
 
 def test_the_end_of_a_stopped_run_is_recorded():
-    solution = fcco.solve(PROBLEM, **RATES, record_every=10, callback=lambda state: state.step == 13)
+    solution = fcco.solve(PROBLEM, **RATES, record=10, callback=lambda state: state.step == 13)
     assert solution.history["step"] == [0, 10, 13]
     assert solution.history["objective"][-1] == pytest.approx(float(PROBLEM.value(solution.weights)))
 
@@ -222,20 +225,23 @@ def test_callback_sees_the_run():
 
 
 class TestProgress:
-    def test_plain_text(self, monkeypatch, capsys):
-        monkeypatch.setitem(sys.modules, "tqdm", None)
+    def test_is_on_stderr(self, capsys):
         fcco.solve(PROBLEM, **RATES, progress=True)
         captured = capsys.readouterr()
         assert captured.out == ""
-        assert captured.err.endswith("\rsox: 40/40 steps (100%)\n")
+        assert "sox: 100%" in captured.err
+        assert "40/40" in captured.err
 
-    def test_is_closed_when_the_run_fails(self, monkeypatch, capsys):
+    def test_says_that_tqdm_is_missing(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "tqdm", None)
-        with pytest.raises(ValueError, match="got -1 at step 3"):
-            fcco.solve(PROBLEM, **{**RATES, "lr": lambda step: 2 - step}, progress=True)
-        assert capsys.readouterr().err.endswith("\rsox: 3/40 steps (8%)\n")
+        calls = []
+        with pytest.raises(ImportError, match="progress=True needs tqdm: pip install"):
+            fcco.solve(PROBLEM, **RATES, progress=True, callback=calls.append)
+        assert calls == []
 
-    def test_tqdm(self, monkeypatch, tmp_path):
+    @pytest.fixture
+    def calls(self, monkeypatch):
+        """Replace tqdm, and return the list of calls to it."""
         calls = []
 
         class Bar:
@@ -251,6 +257,14 @@ class TestProgress:
         tqdm = ModuleType("tqdm")
         tqdm.tqdm = Bar
         monkeypatch.setitem(sys.modules, "tqdm", tqdm)
+        return calls
+
+    def test_is_closed_when_the_run_fails(self, calls):
+        with pytest.raises(ValueError, match="got -1 at step 3"):
+            fcco.solve(PROBLEM, **{**RATES, "lr": lambda step: 2 - step}, progress=True)
+        assert calls == [{"total": 40, "initial": 0, "desc": "sox"}, 1, 1, 1, "close"]
+
+    def test_continues_with_the_run(self, calls, tmp_path):
         fcco.solve(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt", callback=lambda state: state.step == 38)
         fcco.solve(PROBLEM, **RATES, checkpoint=tmp_path / "run.pt", progress=True)
         assert calls == [{"total": 40, "initial": 38, "desc": "sox"}, 1, 1, "close"]
@@ -262,7 +276,7 @@ class TestProgress:
 
 @pytest.fixture(scope="module")
 def solution():
-    return fcco.solve(PROBLEM, **RATES, record_every=10)
+    return fcco.solve(PROBLEM, **RATES, record=10)
 
 
 class TestPlot:
@@ -286,9 +300,9 @@ class TestPlot:
     def test_says_that_matplotlib_is_missing(self, solution, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-        with pytest.raises(ImportError, match="needs matplotlib: pip install matplotlib"):
+        with pytest.raises(ImportError, match="needs matplotlib: pip install"):
             solution.plot()
 
     def test_refuses_unknown_columns(self, solution):
-        with pytest.raises(ValueError, match="the history has no column 'loss'; it has step, stage"):
+        with pytest.raises(ValueError, match=r"column must be one of step, stage, .*, got 'loss'"):
             solution.plot("loss")

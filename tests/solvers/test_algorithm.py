@@ -7,6 +7,7 @@ import torch
 import fcco
 import reference
 from fcco.projections import SquaredL2
+from fcco.solvers import Accuracy, SOXBoost, Stage
 from solvers import reference as stagewise
 from solvers.cases import BALL, STAGES, exponential, replay
 
@@ -24,7 +25,7 @@ REFERENCES = {
 
 
 def run(problem, method, **options):
-    """The solution, and the table it ends with; where there is a ball, its border must have been reached."""
+    """Return the solution and the last table. With a ball, assert that its border was reached."""
     tables, norms = [], []
 
     def look(state):
@@ -78,7 +79,7 @@ def test_log_space():
 
 
 def test_schedules_are_functions_of_the_step():
-    """sox-boost with stages of one step each is SOX with rates that change at every step."""
+    """SOX-boost with stages of one step each is SOX with rates that change at every step."""
     problem, arrays = exponential()
     schedules = {"lr": lambda t: ETA / (t + 1) ** 0.5, "beta": lambda t: 1 / (t + 2), "gamma": lambda t: 0.5 - t / 400}
     solution, table = run(problem, "sox", steps=STEPS, **schedules)
@@ -91,8 +92,8 @@ def test_schedules_are_functions_of_the_step():
 
 def test_schedules_of_a_stage_begin_with_it():
     problem, arrays = exponential()
-    stages = [fcco.solvers.Stage(lambda t: ETA / (t + 1), lambda t: 1 / (t + 2), lambda t: 1 / (t + 1), 10)] * 2
-    solution, table = run(problem, "sox-boost", stages=stages)
+    stages = [Stage(lambda t: ETA / (t + 1), lambda t: 1 / (t + 2), lambda t: 1 / (t + 1), 10)] * 2
+    solution, table = run(problem, SOXBoost(stages))
     draws = replay(arrays, torch.Generator().manual_seed(SEED), 20, OUTER_BATCH, INNER_BATCH)
     rates = [(ETA / (t + 1), 1 / (t + 2), 1 / (t + 1)) for t in range(10)] * 2
     w, u = stagewise.sox_boost(arrays, arrays.w0, rates, [[draw] for draw in draws])
@@ -104,8 +105,8 @@ def test_schedules_of_a_stage_begin_with_it():
 @pytest.mark.parametrize("mu", [0.0, 0.5], ids=["as-it-is", "convexified"])
 def test_sox_boost(case, pass_on, mu):
     problem, arrays = case
-    extra = {"epsilon": mu * 2, "radius": 2.0} if mu else {}  # mu = 2 epsilon / radius^2
-    solution, table = run(problem, "sox-boost", stages=STAGES, pass_on=pass_on, **extra)
+    accuracy = Accuracy(mu * 2, radius=2.0) if mu else None  # mu = 2 epsilon / radius^2
+    solution, table = run(problem, SOXBoost(STAGES, pass_on), accuracy=accuracy)
     generator, draws = torch.Generator().manual_seed(SEED), []
     for stage in STAGES:
         steps = int(torch.randint(stage.steps, (), generator=generator)) + 1 if pass_on == "random" else stage.steps

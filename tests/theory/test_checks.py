@@ -80,7 +80,7 @@ def test_a_convexifier_that_is_no_mu(epsilon, radius, mu):
 @pytest.mark.parametrize("theorem", [sox, projected])
 @pytest.mark.parametrize("constant", asdict(PLAIN))
 def test_constants_beyond_floating_point(theorem, constant):
-    """They are refused with a sentence, by the theorem at the latest, or give parameters that are numbers."""
+    """They raise a ValueError, in the theorem at the latest, or give finite parameters."""
     target = {"gap": 1.0} if theorem is sox else {"diameter": 1.0}
 
     def outcome(value):
@@ -123,7 +123,7 @@ def test_more_outer_examples_than_there_are(name):
         if (name, argument) != ("strongly_convex", "inner_batch")
     ],
 )
-def test_sizes_are_whole_numberegers(name, argument):
+def test_sizes_are_integers(name, argument):
     with pytest.raises(TypeError, match=f"{argument} must be an integer, got 2.5"):
         CALLS[name](**{argument: 2.5})
     with pytest.raises(ValueError, match=f"{argument} must be at least 1, got 0"):
