@@ -27,11 +27,11 @@ from _timing import compare
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from fcco.estimators._kernels import RULES
+from fcco.compiled import RULES, new_state, train_linear
 from fcco.estimators._linear import LinearRanker
 from fcco.estimators._listwise import OBJECTIVES, ListwiseRanker
-from fcco.estimators._loop import new_run, train
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._push import PNormPushClassifier
 
 P, GAMMA, BETA, LR, ALPHA, BATCH = 4, 0.1, 0.1, 0.01, 1e-3, 32
 
@@ -97,12 +97,12 @@ def step_growth(quick: bool) -> None:
     steps, first = 1000 if quick else 5000, 0.0
     for n in sizes:
         x, y = imbalanced(n, dtype=np.float32)
-        task = PNormPushClassifier(P, method="sox", gamma=GAMMA)._task(x, y == 1)
-        run, rates = new_run(np.zeros(x.shape[1]), n, 1, task.first, task.second, 0), np.full(steps, LR)
+        plan = PNormPushClassifier(P, method="sox", gamma=GAMMA)._task(x, y == 1).plan
+        state, rates = new_state(np.zeros(x.shape[1]), n, 1, plan.first, plan.second, 0), np.full(steps, LR)
         seconds = []
         for _ in range(8):
             began = time.perf_counter()
-            train(x, task.form, task.draws, run, rates, np.ones(x.shape[1]), BETA, ALPHA, np.empty(steps))
+            train_linear(x, plan.objective, plan.update, plan.sampler, state, rates, beta=BETA, alpha=ALPHA)
             seconds.append((time.perf_counter() - began) / steps)
         first = first or min(seconds[1:])
         print(

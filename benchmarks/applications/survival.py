@@ -30,8 +30,8 @@ from applications import (
     three_parts,
     train,
 )
+from fcco.compiled._concordance import count_pairs
 from fcco.datasets import load_survival
-from fcco.estimators._concordance import count_pairs
 from fcco.functional import cox_loss
 
 RARE = "simulation, 2% events"

@@ -6,10 +6,11 @@ import torch
 from scipy import sparse
 
 from estimators.survival_data import TIES, columns, golden, make_data
-from fcco.estimators import _cox_rows
-from fcco.estimators._concordance import count_pairs
-from fcco.estimators._cox_rows import Rows
-from fcco.estimators._risk_sets import CoxObjective, RiskSets, group, sort_order
+from fcco.compiled._concordance import count_pairs
+from fcco.compiled._cox import RiskSets, group, sort_order
+from fcco.estimators import _columns
+from fcco.estimators._columns import SortedRows
+from fcco.estimators._cox_objective import CoxObjective
 from fcco.estimators._survival import CoxRegressor
 from fcco.functional import cox_loss
 
@@ -18,7 +19,7 @@ def make_objective(x, time, event, ties, penalty=0.0):
     order = sort_order(time, event)
     counts = np.ones(len(time))
     sets = RiskSets(event[order], *group(time[order], event[order]), ties == "efron", counts)
-    return CoxObjective(Rows(x, order, counts), sets, np.full(x.shape[1], penalty))
+    return CoxObjective(SortedRows(x, order, counts), sets, np.full(x.shape[1], penalty))
 
 
 def by_autograd(x, time, event, ties, w, penalty=0.0):
@@ -100,7 +101,7 @@ def test_derivatives_are_those_of_the_exact_objective(ties, tied, scale):
 def test_blocks_may_end_anywhere(monkeypatch, kind):
     x, time, event = make_data(100)
     expected = CoxRegressor(ties="efron").fit(x, columns(time, event))
-    monkeypatch.setattr(_cox_rows, "_BLOCK", 9)  # three rows
+    monkeypatch.setattr(_columns, "_BLOCK", 9)  # three rows
     found = CoxRegressor(ties="efron").fit(kind(x), columns(time, event))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-10)
     np.testing.assert_allclose(found.covariance_, expected.covariance_, rtol=1e-10, atol=1e-14)

@@ -12,10 +12,12 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
-from fcco.estimators._base import Progress
-from fcco.estimators._exact import Centred, _penalise, mean_and_variance, minimise_exact
+from fcco.estimators._columns import Centred, column_moments
+from fcco.estimators._exact import _penalise, minimise_exact
 from fcco.estimators._listwise import ListwiseRanker
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier, _log_push
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._progress import Progress
+from fcco.estimators._push import PNormPushClassifier, _log_push
 from fcco.functional import p_norm_push_loss
 from fcco.functional._surrogates import resolve_surrogate
 
@@ -45,7 +47,7 @@ def test_centred_is_the_map_of_the_centred_matrix(kind):
         rng.normal(size=30),
     )
     x[:, 2] = 7.7
-    mean, variance = mean_and_variance(kind(x))
+    mean, variance = column_moments(kind(x))
     np.testing.assert_allclose(mean, x.mean(0))
     np.testing.assert_allclose(variance, [*x[:, :2].var(0), 0.0, x[:, 3].var()])
     centred = x - x.mean(0)
@@ -60,7 +62,7 @@ def test_a_constant_column_is_one_however_many_rows(kind):
     """The mean of 300,000 times 0.1, added up one by one, is off by 1e-12 and more of it."""
     x = np.full((300_000, 2), 0.1)
     x[::2, 1] = 0.0
-    variance = mean_and_variance(kind(x))[1]
+    variance = column_moments(kind(x))[1]
     assert variance[0] == 0.0
     assert variance[1] == pytest.approx(0.05**2)
 
@@ -207,7 +209,7 @@ def kink(scores):
 def test_a_search_that_finds_nothing_lower_is_warned_of():
     progress = Progress(max_iter=10, tol=1e-5, n_iter_no_change=5, verbose=0, name="Ranker")
     x = np.array([[-1.0], [1.0]])
-    features = Centred(x, *mean_and_variance(x))
+    features = Centred(x, *column_moments(x))
     with pytest.warns(ConvergenceWarning, match="found nothing lower along the gradient, which is not 0"):
         minimise_exact(features, kink, np.ones(1), np.ones(1), 1e-3, progress)
     assert len(progress.curve) == 1

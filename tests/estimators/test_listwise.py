@@ -15,9 +15,9 @@ from sklearn.metrics import ndcg_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fcco.estimators._kernels import RULES
-from fcco.estimators._linear import METHODS
+from fcco.compiled import RULES
 from fcco.estimators._listwise import OBJECTIVES, ListwiseRanker
+from fcco.estimators._validation import METHODS
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 
 

@@ -23,13 +23,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fcco
+from fcco.compiled import _nca_exact as _all_pairs
+from fcco.compiled import new_update
+from fcco.compiled._nca import SECOND_RATE, NCARows, NCAState, nca_rows, nca_state, train_nca
+from fcco.compiled._nca_exact import mean_share
 from fcco.estimators import _nca, _nca_exact
-from fcco.estimators._kernels import RULES as CODES
-from fcco.estimators._kernels import Table
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._nca_fit import Batches, draw_batches
-from fcco.estimators._nca_kernel import SECOND_RATE, Rows, Rule, Run, mean_and_deviation, train
-from fcco.estimators._nca_objective import mean_share
 from fcco.functional import nca_loss
 
 Array = NDArray[Any]
@@ -49,13 +49,8 @@ def problem(dtype: Any, n_classes: int = 4) -> tuple[Array, Array, Array]:
     return x, label, (0.6 * random.randn(3, 6)).astype(dtype)
 
 
-def state(x: Array, label: Array, start: Array, *, normalise: bool) -> tuple[Rows, Run]:
-    n = len(x)
-    center = mean_and_deviation(x)[0]
-    square = np.zeros_like(start) if normalise else np.zeros((0, 0), x.dtype)
-    table = Table(np.zeros((n, 2)), np.zeros(n, np.int64))
-    run = Run(start.copy(), np.zeros_like(start), square, table, np.zeros(1, np.int64))
-    return Rows(x, label.astype(np.int64), np.bincount(label), center, np.ones(x.shape[1], x.dtype)), run
+def state(x: Array, label: Array, start: Array, *, normalise: bool) -> tuple[NCARows, NCAState]:
+    return nca_rows(x, label, x.mean(0)), nca_state(start, len(x), normalise=normalise)
 
 
 def objective(x: Array, y: Array, components: Array) -> float:
@@ -78,15 +73,15 @@ def test_agrees_with_the_engine_on_the_same_rows(
     if optimizer == "adam":
         steps = torch.optim.Adam([weights], lr=lr, betas=(1 - beta, 1 - SECOND_RATE), eps=1e-15, weight_decay=alpha)
     batches = draw_batches(np.random.RandomState(1), label, per_pass=4, passes=6)
-    values, known = np.zeros(24), np.zeros(24, np.int64)
-    train(rows, Rule(CODES[method], 0.3), run, *batches, np.full(24, lr), beta, alpha, values, known)
+    update = new_update(method, 0.3, len(x))
+    values, _ = train_nca(rows, update, run, *batches, np.full(24, lr), beta=beta, alpha=alpha)
     np.testing.assert_allclose(values, values_of_engine(engine, weights, steps, x, label, batches), atol=tolerance)
     np.testing.assert_allclose(run.a, weights.detach().numpy(), atol=tolerance)
 
 
 def values_of_engine(engine: Any, weights: Any, steps: Any, x: Array, label: Array, batches: Any) -> list[float]:
     """A step on each batch with torch; the loss of each."""
-    values, centred = [], torch.tensor(x - mean_and_deviation(x)[0])
+    values, centred = [], torch.tensor(x - x.mean(0))
     for begin, end in pairwise(batches.bounds):
         index = torch.tensor(batches.order[begin:end])
         steps.zero_grad()
@@ -105,8 +100,8 @@ def test_agrees_with_the_engine_on_batches_of_one_class(method: str) -> None:
     parts = [part for _ in range(4) for part in (random.permutation(alone), random.permutation(50))]
     batches = Batches(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])]))
     rows, run = state(x, label, start, normalise=False)
-    weights, values, known = torch.nn.Parameter(torch.tensor(start)), np.zeros(8), np.zeros(8, np.int64)
-    train(rows, Rule(CODES[method], 0.3), run, *batches, np.full(8, 0.5), 0.3, 1e-2, values, known)
+    weights, update = torch.nn.Parameter(torch.tensor(start)), new_update(method, 0.3, len(x))
+    values, known = train_nca(rows, update, run, *batches, np.full(8, 0.5), beta=0.3, alpha=1e-2)
     assert list(known) == [0, 50] * 4
     engine = fcco.losses.NCALoss.from_targets(label, rule=RULES[method])
     steps = fcco.optim.MovingAverageSGD([weights], lr=0.5, beta=0.3, weight_decay=1e-2)
@@ -119,8 +114,8 @@ def test_agrees_with_the_engine_on_batches_of_one_class(method: str) -> None:
 def test_a_full_batch_gives_the_exact_gradient(scale: float) -> None:
     x, label, start = problem(np.float64)
     rows, run = state(x, label, scale * start, normalise=False)
-    values, known = np.zeros(1), np.zeros(1, np.int64)
-    train(rows, Rule(CODES["bsgd"], 1.0), run, np.arange(50), np.array([0, 50]), np.ones(1), 1.0, 0.0, values, known)
+    update, bounds = new_update("bsgd", 1.0, len(x)), np.array([0, 50])
+    values, known = train_nca(rows, update, run, np.arange(50), bounds, np.ones(1), beta=1.0, alpha=0.0)
     assert known[0] == 50
     weights = torch.nn.Parameter(torch.tensor(scale * start))
     loss = nca_loss(torch.tensor(x) @ weights.T, torch.tensor(label))
@@ -132,13 +127,13 @@ def test_a_full_batch_gives_the_exact_gradient(scale: float) -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e3], ids=["near", "far apart"])
 @pytest.mark.parametrize("pairs", [1, 170, 10_000], ids=["row by row", "uneven blocks", "one block"])
 def test_all_pairs_give_the_exact_gradient(pairs: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_nca_exact, "_PAIRS", pairs)
+    monkeypatch.setattr(_all_pairs, "_PAIRS", pairs)
     x, label, start = problem(np.float64)
     rows, run = state(x, label, scale * start, normalise=False)
     weights = torch.nn.Parameter(torch.tensor(scale * start))
     loss = nca_loss(torch.tensor(x) @ weights.T, torch.tensor(label))
     loss.backward()
-    share, gradient = _nca_exact.share_and_gradient(rows, run.a)
+    share, gradient = _all_pairs.share_and_gradient(rows, run.a)
     assert share == pytest.approx(-loss.item(), abs=1e-9)
     np.testing.assert_allclose(gradient, weights.grad.numpy(), atol=1e-9, rtol=1e-6)
 
@@ -312,16 +307,16 @@ def test_a_given_learning_rate_is_the_papers_step() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_components": 0}, "n_components must be an integer >= 1, got 0"),
-        ({"max_iter": 0}, "max_iter must be an integer >= 1, got 0"),
-        ({"batch_size": 2}, "batch_size must be an integer >= 3, got 2"),
-        ({"gamma": 0}, r"gamma must be a number in \(0, 1\], got 0"),
-        ({"beta": 2.0}, r"beta must be a number in \(0, 1\], got 2.0"),
-        ({"tol": -1.0}, "tol must be a number >= 0, got -1.0"),
-        ({"alpha": float("nan")}, "alpha must be a number >= 0, got nan"),
-        ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number, got 'fast'"),
+        ({"n_components": 0}, "n_components must be at least 1, got 0"),
+        ({"max_iter": 0}, "max_iter must be at least 1, got 0"),
+        ({"batch_size": 2}, "batch_size must be at least 3, got 2"),
+        ({"gamma": 0}, r"gamma of NeighborhoodComponentsAnalysis must be in \(0, 1\], got 0"),
+        ({"beta": 2.0}, r"beta of NeighborhoodComponentsAnalysis must be in \(0, 1\], got 2.0"),
+        ({"tol": -1.0}, "tol must be finite and at least 0.0, got -1.0"),
+        ({"alpha": float("nan")}, "alpha must be finite and at least 0.0, got nan"),
+        ({"learning_rate": "fast"}, "learning_rate, if not a number, must be one of 'auto'; got 'fast'"),
         ({"method": "adam"}, "method must be one of"),
-        ({"init": "zeros"}, "init must be one of"),
+        ({"init": "zeros"}, "init, if not an array, must be one of"),
         ({"callback": 3}, "callback must be callable or None, got 3"),
     ],
 )

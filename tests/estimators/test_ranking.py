@@ -16,9 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fcco.estimators._kernels import RULES
-from fcco.estimators._linear import METHODS
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.compiled import RULES
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._push import PNormPushClassifier
+from fcco.estimators._validation import METHODS
 from fcco.functional import average_precision_loss, p_norm_push_loss
 
 CLASSES = [PNormPushClassifier, AveragePrecisionClassifier]

@@ -19,7 +19,8 @@ except ImportError as error:
 
 from fcco.estimators._listwise import ListwiseRanker
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._push import PNormPushClassifier
 from fcco.estimators._survival import CoxRegressor
 
 __all__ = [

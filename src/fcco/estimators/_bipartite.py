@@ -12,10 +12,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
+from fcco.compiled import OUTERS, SURROGATES, ClassSampler, Objective
+from fcco.estimators._descent import StepPlan
 from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
-from fcco.estimators._loop import Draws
-from fcco.estimators._weights import check_weights, refuse_weights, show_weights_where_taken
+from fcco.estimators._validation import Array, check_weights, refuse_weights, show_weights_where_taken
 
 
 def _cut_between(scores: Array, positive: Array, weight: Array) -> float:
@@ -72,26 +72,20 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
     @abstractmethod
     def _task(self, x: Array, positive: Array, weight: Array | None = None) -> Task: ...
 
-    def _assemble(self, x: Array, first: Array, second: Array, form: Form, kind: int, **options: Any) -> Task:
-        outer, inner = min(self.outer_batch, len(first)), min(self.inner_batch, len(second))
-        n = x.shape[0]
-        share = np.array([len(first), len(second)]) / n
-        draws = Draws(kind, outer, inner, np.ones(n), np.zeros(n), share)
-        steps = math.ceil(max(len(first) / outer, len(second) / inner))
-        return Task(x, form=form, draws=draws, first=first, second=second, steps=steps, **options)
-
-    def _form(self, sign: float, outer: str, n_outer: int, power: float = 1.0) -> Form:
-        return Form(
-            surrogate=SURROGATES[self.surrogate],
-            margin=float(self.margin),
-            sign=sign,
-            outer=OUTERS[outer],
-            power=float(power),
-            log=self.surrogate == "exp",
-            rule=RULES.get(self.method, 0),
-            gamma=float(self.gamma),
-            n_outer=float(n_outer),
-            own_shift=0.0,
+    def _plan(
+        self, kind: int, first: Array, second: Array, *, sign: float, outer: str, power: float = 1.0, dim: int = 1
+    ) -> StepPlan:
+        """Return steps whose outer rows are of the first class."""
+        n, sizes = len(first) + len(second), (len(first), len(second))
+        batch = min(self.outer_batch, sizes[0]), min(self.inner_batch, sizes[1])
+        return StepPlan(
+            objective=Objective(SURROGATES[self.surrogate], float(self.margin), sign, OUTERS[outer], power),
+            update=self._update(sizes[0]),
+            sampler=ClassSampler(kind, *batch, np.ones(n), np.zeros(n), np.array(sizes) / n),
+            first=first,
+            second=second,
+            count=math.ceil(max(sizes[0] / batch[0], sizes[1] / batch[1])),
+            dim=dim,
         )
 
     def _watch(self, first: Array, second: Array) -> Array | None:

@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from torch import Tensor
 
 from fcco._checks import whole_number
-from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
-from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
-from fcco.estimators._loop import ITEMS, LISTS, Draws
-from fcco.estimators._weights import refuse_weights, show_weights_where_taken
+from fcco.compiled import OUTERS, SURROGATES, ListSampler, Objective
+from fcco.estimators._descent import StepPlan
+from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task, store_parameters
+from fcco.estimators._validation import Array, refuse_weights, show_weights_where_taken
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import resolve_surrogate
@@ -122,25 +122,7 @@ class ListwiseRanker(LinearRanker):
         random_state: Any = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            surrogate=surrogate,
-            margin=margin,
-            method=method,
-            alpha=alpha,
-            learning_rate=learning_rate,
-            gamma=gamma,
-            beta=beta,
-            outer_batch=outer_batch,
-            inner_batch=inner_batch,
-            max_iter=max_iter,
-            tol=tol,
-            n_iter_no_change=n_iter_no_change,
-            warm_start=warm_start,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.objective = objective
-        self.k = k
+        store_parameters(self, locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -185,44 +167,43 @@ class ListwiseRanker(LinearRanker):
         return relevance
 
     def _task(self, x: Array, relevance: Array, lists: Array) -> Task:
-        draws = self._draws(relevance, lists)
         watched = self._watch(relevance, lists) if self.objective == "ndcg" else None
         objective = self._exact(*(values if watched is None else values[watched] for values in (relevance, lists)))
-        count = len(draws.relevant_in)
-        steps = math.ceil(max(count / draws.outer, len(lists) / (draws.outer * draws.inner)))
-        form = self._form(int((draws.gain > 0).sum()))
-        return Task(x, objective, form, draws, np.arange(count), np.zeros(0, np.int64), steps, watched)
+        return Task(x, self._plan(relevance, lists), objective, watched=watched)
 
-    def _draws(self, relevance: Array, lists: Array) -> Draws:
+    def _plan(self, relevance: Array, lists: Array) -> StepPlan:
+        sampler = self._sampler(relevance, lists)
+        count = len(sampler.relevant_in)
+        return StepPlan(
+            objective=self._compiled_objective(),
+            update=self._update(int((sampler.gain > 0).sum())),
+            sampler=sampler,
+            first=np.arange(count),
+            second=np.zeros(0, np.int64),
+            count=math.ceil(max(count / sampler.outer, len(lists) / (sampler.outer * sampler.inner))),
+        )
+
+    def _sampler(self, relevance: Array, lists: Array) -> ListSampler:
         mle, sizes, relevant = self.objective == "listmle", np.bincount(lists), relevance > 0
-        return Draws(
-            kind=ITEMS if mle else LISTS,
+        return ListSampler(
+            by_item=mle,
             outer=min(self.outer_batch, len(sizes)),
             inner=min(self.inner_batch, int(sizes.max())),
             gain=self._gains(relevance, lists),
             key=-relevance if mle else np.zeros(len(lists)),
-            share=np.ones(2),
             starts=np.append(0, sizes.cumsum()),
             members=lists.argsort(kind="stable"),
             relevant=relevant,
             relevant_in=np.bincount(lists, relevant).astype(np.int64),
         )
 
-    def _form(self, n_outer: int) -> Form:
-        ndcg = self.objective == "ndcg"
-        surrogate = resolve_surrogate(self.surrogate if ndcg else "exp", self.margin)
-        return Form(
-            surrogate=SURROGATES[surrogate.name],
-            margin=float(self.margin),
-            sign=1.0,
-            outer=OUTERS["discount" if ndcg else "log"],
-            power=1.0,
-            log=not ndcg,
-            rule=RULES.get(self.method, 0),
-            gamma=float(self.gamma),
-            n_outer=float(n_outer),
-            own_shift=1.0 - surrogate.at_zero(torch.zeros((), dtype=torch.float64)),
-        )
+    def _compiled_objective(self) -> Objective:
+        if self.objective != "ndcg":
+            return Objective(SURROGATES["exp"], 0.0, 1.0, OUTERS["log"])
+        surrogate = resolve_surrogate(self.surrogate, self.margin)
+        own_shift = 1.0 - surrogate.at_zero(torch.zeros((), dtype=torch.float64))
+        code = SURROGATES[surrogate.name]
+        return Objective(code, float(self.margin), 1.0, OUTERS["discount"], own_shift=float(own_shift))
 
     def _gains(self, relevance: Array, lists: Array) -> Array:
         """[n]: how much f of each item counts within its query."""

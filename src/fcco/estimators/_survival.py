@@ -6,36 +6,31 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fcco._checks import check_rate, whole_number
-from fcco.estimators._base import (
-    LossCurveMixin,
-    Progress,
+from fcco.compiled import OUTERS, SURROGATES, WHOLE, ClassSampler, Objective, compiling, new_update
+from fcco.compiled._concordance import count_pairs
+from fcco.compiled._cox import RiskSets, group, sort_order
+from fcco.estimators._columns import SortedRows, linear
+from fcco.estimators._cox_newton import Fit, newton
+from fcco.estimators._cox_objective import CoxObjective
+from fcco.estimators._descent import Descent, StepPlan, Steps
+from fcco.estimators._progress import LossCurveMixin, Progress, warn_user
+from fcco.estimators._survival_data import as_survival, framed, summarise, wants_frame
+from fcco.estimators._validation import (
+    Array,
+    check_parameters,
+    check_weights,
     refuse_other_features,
     refuse_sparse,
-    telling_of_compilation,
-    warn_user,
+    refuse_weights,
+    show_weights_where_taken,
 )
-from fcco.estimators._concordance import count_pairs
-from fcco.estimators._cox_minibatch import cox_form, cox_steps, finite_spread
-from fcco.estimators._cox_newton import Fit, newton
-from fcco.estimators._cox_rows import Rows, linear
-from fcco.estimators._descent import Descent
-from fcco.estimators._kernels import RULES
-from fcco.estimators._risk_sets import CoxObjective, RiskSets, group, sort_order
-from fcco.estimators._survival_frames import framed, summarise, wants_frame
-from fcco.estimators._survival_target import as_survival
-from fcco.estimators._weights import check_weights, refuse_weights, show_weights_where_taken
 from fcco.functional._checks import check_choice, check_number
 
-Array = NDArray[Any]
-
-_METHODS = ("exact", *RULES)
 _TIES = ("breslow", "efron")
 _LOOK_AHEAD = 8  # iterations of Newton's method which tell whether a likelihood has a maximum near by
 
@@ -201,16 +196,16 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             x, time, event, counts = (part[kept] for part in (x, time, event, counts))
         if not event.any():
             raise ValueError(f"y has no event: all {len(time)} times are censored")
-        with telling_of_compilation("CoxRegressor", self.verbose):
+        with compiling("CoxRegressor", self.verbose):
             self._fit(x, time, event, counts, before)
         return self
 
     def _fit(self, x: Any, time: Array, event: Array, counts: Array, before: Array | None) -> None:
         order = sort_order(time, event)
-        rows = Rows(x, order, counts)
+        rows = SortedRows(x, order, counts)
         sets = RiskSets(event[order], *group(time[order], event[order]), self.ties == "efron", counts[order])
         objective = CoxObjective(rows, sets, self.alpha * rows.scale**-2.0)
-        start = np.zeros(x.shape[1]) if before is None else before * finite_spread(objective)
+        start = np.zeros(x.shape[1]) if before is None else before * rows.spread
         if self._exact:
             self._fit_newton(objective, start)
         else:
@@ -222,19 +217,12 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         return self.method == "exact"
 
     def _check_parameters(self) -> None:
-        check_choice(self.method, "method", _METHODS)
+        check_parameters(self, batch_size=1)
         check_choice(self.ties, "ties", _TIES)
         if self.ties != "breslow" and not self._exact:
             raise ValueError(f"method={self.method!r} has Breslow's ties only, got ties={self.ties!r}")
-        for name in ("batch_size", "max_iter", "n_iter_no_change"):
-            whole_number(name, getattr(self, name))
-        for name in ("gamma", "beta"):
-            check_rate(name, type(self).__name__, getattr(self, name), largest=1.0)
-        check_number(self.alpha, "alpha", at_least=0.0)
         if self.tol is not None:
             check_number(self.tol, "tol, if not None,", at_least=0.0)
-        if self.learning_rate != "auto":
-            check_number(self.learning_rate, 'learning_rate, if not "auto",', above=0.0)
 
     def _fit_newton(self, objective: CoxObjective, start: Array) -> None:
         def report(number: int, value: float) -> None:
@@ -250,19 +238,11 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             warn_user(f"CoxRegressor reached max_iter={self.max_iter} before Newton's method converged")
 
     def _fit_descent(self, x: Array, time: Array, event: Array, objective: CoxObjective, start: Array) -> None:
-        progress = Progress(
-            max_iter=self.max_iter,
-            tol=1e-6 if self.tol is None else self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            verbose=self.verbose,
-            name="CoxRegressor",
-        )
-        # Read-only arrays are a type of their own, for which all would be compiled once more.
-        x, time = (np.require(part, requirements=["C", "W"]) for part in (x, time))
-        form = cox_form(self.method, float(self.gamma), int(event.sum()))
-        rates = {"alpha": float(self.alpha), "beta": float(self.beta)}
-        steps = cox_steps(x, time, event, objective, form=form, batch_size=int(self.batch_size), **rates)
-        spread = finite_spread(objective)
+        progress = Progress.of(self, "CoxRegressor", 1e-6 if self.tol is None else self.tol)
+        spread, alpha = objective.rows.spread, float(self.alpha)
+        plan = cox_plan(time, event, self.batch_size, self.method, self.gamma)
+        scale = objective.rows.scale**-2.0
+        steps = Steps(x, plan, scale, alpha, float(self.beta), lambda w: objective.value(w * spread))
         rate = None if self.learning_rate == "auto" else float(self.learning_rate)
         begin = start / np.where(spread > 0, spread, 1.0)
         descent = Descent(steps, begin, rate, progress, check_random_state(self.random_state))
@@ -383,6 +363,20 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         tags.input_tags.sparse = self._exact  # the loop over batches reads rows of an array
         tags.target_tags.required = True
         return tags
+
+
+def cox_plan(time: Array, event: Array, batch_size: int, method: str, gamma: float) -> StepPlan:
+    """Return steps on batches of any rows; events are outer rows, and their rivals those who live as long."""
+    n, batch = len(time), min(int(batch_size), len(time))
+    time = np.require(time, requirements=["C", "W"])
+    return StepPlan(
+        objective=Objective(SURROGATES["exp"], 0.0, 1.0, OUTERS["log"]),
+        update=new_update(method, float(gamma), int(event.sum())),
+        sampler=ClassSampler(WHOLE, batch, 0, event.astype(np.float64), time, np.ones(2)),
+        first=np.arange(n),
+        second=np.zeros(0, np.int64),
+        count=max(1, n // batch),
+    )
 
 
 def _silent(number: int, value: float) -> None:

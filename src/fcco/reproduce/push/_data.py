@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from fcco.compiled._rules import Array
 from fcco.datasets import Classification, Split, load_covtype, load_ijcnn1, split_covtype, split_ijcnn1, split_nca
-from fcco.estimators._kernels import Array
 from fcco.functional import p_norm_push_loss
 
 P = 4.0
