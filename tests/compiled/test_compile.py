@@ -120,3 +120,41 @@ def test_a_damaged_file_is_replaced(double, tmp_path, ending):
     again = double()
     assert again(3) == 6
     assert sum(again.stats.cache_hits.values()) == 1
+
+
+@pytest.fixture
+def slow():
+    """A function that takes more than no time to compile."""
+
+    @numba.njit
+    def helper(x):
+        return x + 1
+
+    @numba.njit
+    def slow(x):
+        return helper(x) * 2
+
+    return slow
+
+
+def test_the_user_is_told_once_of_long_compilation(slow, monkeypatch, caplog):
+    monkeypatch.setattr(_compile, "PATIENCE", 0.0)
+    with _compile.compiling("Ranker"):
+        slow(1)
+        slow(1.0)
+    assert [record.name for record in caplog.records] == ["fcco.compiled"]
+    assert "compiling kernels for Ranker, once; for this process" in caplog.text
+
+
+def test_the_user_is_not_told_of_short_compilation(slow, monkeypatch, caplog):
+    monkeypatch.setattr(_compile, "PATIENCE", 1e6)
+    with _compile.compiling("Ranker"):
+        slow(1)
+    assert not caplog.records
+
+
+def test_the_message_names_the_folder(double, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(_compile, "PATIENCE", 0.0)
+    with _compile.compiling("Ranker"):
+        double()(3)
+    assert f"kept in {tmp_path}" in caplog.text

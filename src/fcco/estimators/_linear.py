@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from fcco.estimators._descent import Descent, StepPlan, Steps
 from fcco.estimators._exact import minimise_exact
 from fcco.estimators._progress import LossCurveMixin, Progress
 from fcco.estimators._validation import Array, check_parameters, refuse_other_features, refuse_sparse
+
+Ranker = TypeVar("Ranker")
 
 _FAR = 100.0  # spreads from 0: columns there are centred before a descent, which costs a copy, as scores lose digits
 SORTABLE = ("squared_hinge", "hinge", "exp")
@@ -61,6 +63,53 @@ class Task:
         value = self.objective(leaf)
         (gradient,) = torch.autograd.grad(value, leaf)
         return value.item(), gradient.numpy()
+
+
+_SHARED = {
+    "{the methods}": """\
+    method="exact" minimises the objective by L-BFGS, and is the default because it is both faster and better than the
+    others. It compiles nothing, and also takes sparse X. The other methods are stochastic. A step costs O(d), whatever
+    n is. A pass over the data without a gain halves the step size, and a pass that makes the objective worse is taken
+    back. The first fit with a stochastic method compiles its steps, once, for a few seconds; later processes find them
+    on disk. There is no ``partial_fit``, because the stochastic methods keep an estimate for each training row.""",
+    "{shared parameters}": """\
+    method : {"exact", "bsgd", "soap", "moap", "sox"}, default="exact"
+        L-BFGS on the exact objective, or the update rule of stochastic steps; see :data:`fcco.METHODS`.
+    alpha : float, default=1e-3
+        Weight of the penalty. Without one (0) there may be no finite optimum, and the fit then warns.
+    learning_rate : float or "auto", default="auto"
+        Step size of the stochastic methods, in units of each feature's deviation. "auto" takes the power of 4, from 16
+        down, that comes furthest in a trial of 300 steps. Before the fit ends, it tries larger ones again.
+    gamma : float
+        Rate of the table's moving average, in (0, 1].
+    beta : float, default=0.1
+        Rate of the gradient's moving average, in (0, 1].
+    max_iter : int, default=1000
+        Largest number of iterations, or of passes over the data.
+    tol : float, default=1e-5
+        Smallest improvement of the objective that counts, relative to its size. With 0 the fit never stops early.
+    n_iter_no_change : int, default=5
+        Number of iterations without an improvement that end the fit.
+    warm_start : bool, default=False
+        Whether to begin at the coefficients of the last fit, if the objective is lower there than at 0.
+    random_state : int, RandomState or None, default=None
+        Seed of the batches.
+    verbose : int or bool, default=0
+        Whether to print the objective after each iteration, and how long anything took to compile.""",
+    "{shared attributes}": """\
+    n_iter_ : int
+        Number of iterations.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X has them.""",
+}
+
+
+def share_docs(ranker: type[Ranker]) -> type[Ranker]:
+    """Fill in the parts of a docstring that all linear rankers share."""
+    for marker, text in _SHARED.items():
+        ranker.__doc__ = (ranker.__doc__ or "").replace(f"    {marker}", text)
+    return ranker
 
 
 def store_parameters(model: Any, values: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fcco._checks import whole_number
 from fcco.compiled import OUTERS, SURROGATES, ListSampler, Objective
 from fcco.estimators._descent import StepPlan
-from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task, store_parameters
+from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task, share_docs, store_parameters
 from fcco.estimators._validation import Array, refuse_weights, show_weights_where_taken
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
@@ -29,6 +29,7 @@ _HOW_TO_ROUTE = """
     estimator.set_fit_request(qid=True).set_score_request(qid=True)"""
 
 
+@share_docs
 class ListwiseRanker(LinearRanker):
     r"""Linear ranker of the items of queries, by ListNet, ListMLE or a smooth NDCG.
 
@@ -49,56 +50,50 @@ class ListwiseRanker(LinearRanker):
         sklearn.set_config(enable_metadata_routing=True)
         estimator.set_fit_request(qid=True).set_score_request(qid=True)
 
-    method="exact" (L-BFGS) costs O(n log n + n d) an iteration, and is the default because it is both faster and
-    better: with "listnet" on LightGBM's example (3,005 rows, 218 features) it ends at 2.593 in .11 s, and passes SOX's
-    2.604, the best of the others, after .02 s of SOX's .12 s (``python benchmarks/estimators.py --only listwise``).
-    With "logistic" and "sigmoid" it goes through the pairs of each query. The others are stochastic, from
-    ``outer_batch`` queries with at most ``inner_batch`` items of each at a step, whose cost does not depend on n, and
-    halve their step after a pass over the data without a gain; a pass that makes the objective worse is taken back.
+    {the methods}
 
-    The first fit with a stochastic method compiles its steps, once, for about 12 s (``verbose=1`` prints how long);
-    later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
+    An iteration of method="exact" costs O(n log n + n d), except with "logistic" and "sigmoid", which compare all pairs
+    of each query. A stochastic step takes ``outer_batch`` queries with at most ``inner_batch`` items of each.
+    ``python benchmarks/estimators.py --only listwise`` compares the methods.
 
-    There is no ``partial_fit``: the stochastic methods keep an estimate for each training row. ``warm_start`` begins at
-    the coefficients of the fit before.
+    Parameters
+    ----------
+    objective : {"listnet", "listmle", "ndcg"}, default="listnet"
+    surrogate : {"squared_hinge", "hinge", "logistic", "sigmoid"}, default="squared_hinge"
+        The function ℓ of "ndcg".
+    margin : float, default=1.0
+        Margin of the hinges.
+    k : int or None, default=None
+        Length of the top that :meth:`score` looks at. None stands for the whole list. The objective is always of the
+        whole list.
+    outer_batch : int, default=8
+        Queries of a batch.
+    inner_batch : int, default=32
+        Largest number of items of a query in a batch. If no list is longer, inner values are exact, and "bsgd" is the
+        stochastic method to choose.
+    {shared parameters}
 
-    Parameters:
-        objective: "listnet", "listmle" or "ndcg".
-        surrogate: ℓ of "ndcg": "squared_hinge", "hinge", "logistic" or "sigmoid".
-        margin: of the hinges.
-        k: length of the top that :meth:`score` is about; None: the whole list. The objective is of the whole list.
-        method: "exact", "bsgd", "soap", "moap" or "sox"; see :data:`fcco.METHODS`.
-        alpha: weight of the penalty. Without one (0) there may be no finite optimum, of which the fit then warns.
-        learning_rate: of the stochastic methods, in units of each feature's deviation; "auto": that of the powers of 4
-            from 16 down which comes furthest in a trial of 300 steps. Before the fit ends, larger ones are tried again.
-        gamma: rate of the table, in (0, 1].
-        beta: rate of the gradient's moving average, in (0, 1].
-        outer_batch: queries a step.
-        inner_batch: items of a query at most. Where all lists are as short, inner values are exact, and "bsgd" the
-            method to choose among the stochastic ones.
-        max_iter: iterations, or passes over the data, at most.
-        tol: smallest improvement of the objective that counts, relative; 0: never stop early.
-        n_iter_no_change: iterations without one that end the fit.
-        warm_start: begin at the coefficients of the fit before, if the objective is lower there than at 0.
-        random_state: of the batches.
-        verbose: print the objective after each iteration, and how long anything took to compile.
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        The coefficients w.
+    loss_curve_ : list of float
+        The objective, with its penalty, after each iteration. With a stochastic method and "logistic" or "sigmoid", it
+        is the objective of whole queries, drawn at random until they have 4,000 rows; of a longer list, 4,000 rows.
+    {shared attributes}
 
-    Attributes:
-        coef_: w, [d].
-        loss_curve_: the objective, with its penalty, after each iteration (with "logistic" and "sigmoid" and a
-            stochastic method, that of whole queries, drawn at random until they have 4,000 rows; of a longer list,
-            4,000 of its rows).
-        n_iter_: how many there were.
-        n_features_in_, feature_names_in_: as seen in the fit.
+    References
+    ----------
+    Cao et al., *Learning to Rank: From Pairwise Approach to Listwise Approach*, ICML 2007. Xia et al., *Listwise
+    Approach to Learning to Rank: Theory and Algorithm*, ICML 2008. Qiu et al., *Large-scale Stochastic Optimization of
+    NDCG Surrogates for Deep Learning with Provable Convergence*, ICML 2022.
 
+    Examples
+    --------
     >>> X = [[0.1, 3.0], [0.9, 1.0], [0.5, 2.0], [0.2, 9.0], [0.8, 7.0]]
     >>> ranker = ListwiseRanker("ndcg").fit(X, y=[0, 2, 1, 0, 1], qid=[0, 0, 0, 1, 1])
     >>> ranker.score(X, [0, 2, 1, 0, 1], qid=[0, 0, 0, 1, 1])
     1.0
-
-    Reference: Cao et al., *Learning to Rank: From Pairwise Approach to Listwise Approach*, ICML 2007; Xia et al.,
-    *Listwise Approach to Learning to Rank: Theory and Algorithm*, ICML 2008; Qiu et al., *Large-scale Stochastic
-    Optimization of NDCG Surrogates for Deep Learning with Provable Convergence*, ICML 2022.
     """
 
     def __init__(
@@ -159,11 +154,14 @@ class ListwiseRanker(LinearRanker):
     def _check_relevance(self, y: Any) -> Array:
         relevance = np.asarray(y, np.float64)
         if self.objective != "listmle" and relevance.min() < 0:
-            raise ValueError(f"y holds relevances, and {self.objective} has no use for {relevance.min()}: below 0")
+            raise ValueError(f"objective={self.objective!r} needs relevances >= 0 in y; got {relevance.min()}")
         if self.objective != "listmle" and relevance.max() == 0:
-            raise ValueError("y holds relevances, and none is above 0: there is nothing to rank by")
+            raise ValueError("y must have a relevance above 0; got none, so that there is nothing to rank by")
         if self.objective == "ndcg" and relevance.max() > _LARGEST_RELEVANCE:
-            raise ValueError(f"y holds relevances, and {relevance.max()} is too large: its gain is 2 to that power")
+            raise ValueError(
+                f"objective='ndcg' needs relevances <= {_LARGEST_RELEVANCE:g} in y, because gains are 2 to that power; "
+                f"got {relevance.max()}"
+            )
         return relevance
 
     def _task(self, x: Array, relevance: Array, lists: Array) -> Task:
@@ -262,7 +260,7 @@ class ListwiseRanker(LinearRanker):
         lists, gain = _number_queries(qid, len(scores)), np.exp2(relevance) - 1.0
         best = _discounted(gain, gain, lists, self.k)
         if not (best > 0).any():
-            raise ValueError("no query has a relevant item: NDCG is not defined")
+            raise ValueError("NDCG needs a query with a relevant item (y > 0); got none")
         return float(np.mean(_discounted(gain, scores, lists, self.k)[best > 0] / best[best > 0]))
 
 
@@ -270,14 +268,16 @@ def _number_queries(qid: Any, n: int) -> Array:
     """[n]: queries, numbered from 0."""
     if qid is None:
         return np.zeros(n, np.int64)
-    missing = [place for place, name in enumerate(np.asarray(qid, object).ravel()) if name is None or name != name]
+    names = np.asarray(qid, object).ravel()
+    missing = [place for place, name in enumerate(names) if name is None or name != name]
     if missing:
-        raise ValueError(f"qid[{missing[0]}] is not finite, or missing")
+        raise ValueError(f"qid must name a query for each row; got {names[missing[0]]!r} at position {missing[0]}")
     qid = column_or_1d(qid)
     if len(qid) != n:
-        raise ValueError(f"qid has {len(qid)} entries, and X has {n} rows")
+        raise ValueError(f"qid must have one query for each of the {n} rows of X; got {len(qid)}")
     if qid.dtype.kind == "f" and not np.isfinite(qid).all():
-        raise ValueError(f"qid[{np.flatnonzero(~np.isfinite(qid))[0]}] is not finite")
+        place = np.flatnonzero(~np.isfinite(qid))[0]
+        raise ValueError(f"qid must be finite; got {qid[place]} at position {place}")
     return np.unique(qid, return_inverse=True)[1]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fcco.compiled import PUSH, SURROGATES
 from fcco.estimators._bipartite import BipartiteRanker
-from fcco.estimators._linear import Task, store_parameters
+from fcco.estimators._linear import Task, share_docs, store_parameters
 from fcco.estimators._validation import Array
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._pairs import surrogate_sums
@@ -40,60 +40,58 @@ def _log_push(scores: Tensor, positive: Tensor, p: float, ell: Surrogate, weight
     return p * highest.log() + (share @ (heights / highest).pow(p)).log()
 
 
+@share_docs
 class PNormPushClassifier(BipartiteRanker):
     r"""Linear ranker that pushes the highest negatives down.
 
     .. math:: \min_w \frac{1}{n_-} \sum_{i \in S_-} \Bigl( \frac{1}{n_+} \sum_{j \in S_+} \ell(w^\top x_i - w^\top x_j)
         \Bigr)^p + \frac{\alpha}{2} |w|^2
 
-    Only the order of scores is learnt, and X w alone would rank as well. ``decision_function`` is X w + ``intercept_``,
-    as in scikit-learn, where the intercept is but the threshold of ``predict``: it is set after training so that as
-    many training rows are predicted positive as there are. There are no class weights, which would change nothing: each
-    class is averaged by itself. ``sample_weight`` of ``fit``, with method="exact" only, counts a row as often as it
-    says.
+    Only the order of scores is learnt. ``decision_function`` is X w + ``intercept_``, as in scikit-learn, where the
+    intercept is the threshold of ``predict``. It is set after training, so that as many training rows are predicted
+    positive as there are. There are no class weights: they would change nothing, because each class is averaged by
+    itself. The weights of ``fit``, which only method="exact" supports, count a row as often as they say.
 
-    With ℓ = exp the objective is separable and convex, and method="exact" (L-BFGS) costs O(n d) an iteration, with
-    the hinges O(n log n + n d). It is the default because it is both faster and better: on covtype (20,035 rows) it
-    ends at .2832 in .17 s, and passes SOAP's .2838, the best of the others, after .04 s of SOAP's .17 s (``python
-    benchmarks/estimators.py --only p-norm-push``). With "logistic" and "sigmoid" it goes through all pairs, O(n₊ n₋).
-    The others are stochastic, cost O(d) a step whatever n is, and halve their step after a pass over the data without a
-    gain; a pass that makes the objective worse is taken back.
+    {the methods}
 
-    The first fit with a stochastic method compiles its steps, once, for about 12 s (``verbose=1`` prints how long);
-    later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
+    With ℓ = exp the objective is convex, and an iteration of method="exact" costs O(n d). It costs O(n log n + n d) with
+    the hinges, and O(n₊ n₋) with "logistic" and "sigmoid". ``python benchmarks/estimators.py --only p-norm-push``
+    compares the methods.
 
-    There is no ``partial_fit``: the objective couples all rows, and the stochastic methods keep an estimate for each.
-    ``warm_start`` begins at the coefficients of the fit before.
+    Parameters
+    ----------
+    p : float, default=4.0
+        At least 1. The larger p is, the more the top of the list counts. At w = 0 the objective is ℓ(0)^p. With
+        "sigmoid" and "logistic" this becomes small as p grows, and alpha then weighs more.
+    surrogate : {"exp", "squared_hinge", "hinge", "logistic", "sigmoid"}, default="exp"
+        The function ℓ.
+    margin : float, default=1.0
+        Margin of the hinges.
+    outer_batch : int, default=32
+        Negatives of a batch.
+    inner_batch : int, default=32
+        Positives of a batch.
+    {shared parameters}
 
-    Parameters:
-        p: at least 1; the larger, the more the top of the list counts. At w = 0 the objective is ℓ(0)^p: with "sigmoid"
-            and "logistic" it gets small as p grows, and alpha then weighs the more.
-        surrogate: ℓ: "exp", "squared_hinge", "hinge", "logistic" or "sigmoid".
-        margin: of the hinges.
-        method: "exact", "bsgd", "soap", "moap" or "sox"; see :data:`fcco.METHODS`.
-        alpha: weight of the penalty. Without one (0) there may be no finite optimum, of which the fit then warns.
-        learning_rate: of the stochastic methods, in units of each feature's deviation; "auto": that of the powers of 4
-            from 16 down which comes furthest in a trial of 300 steps. Before the fit ends, larger ones are tried again.
-        gamma: rate of the table, in (0, 1].
-        beta: rate of the gradient's moving average, in (0, 1].
-        outer_batch: negatives a step.
-        inner_batch: positives a step.
-        max_iter: iterations, or passes over the data, at most.
-        tol: smallest improvement of the objective that counts, relative; 0: never stop early.
-        n_iter_no_change: iterations without one that end the fit.
-        warm_start: begin at the coefficients of the fit before, if the objective is lower there than at 0.
-        random_state: of the batches.
-        verbose: print the objective after each iteration, and how long anything took to compile.
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features)
+        The coefficients w.
+    intercept_ : ndarray of shape (1,)
+        Minus the threshold of ``predict``.
+    classes_ : ndarray of shape (2,)
+    loss_curve_ : list of float
+        The objective, with its penalty, after each iteration. With a stochastic method and "logistic" or "sigmoid", it
+        is the objective of 2,000 rows of each class.
+    {shared attributes}
 
-    Attributes:
-        coef_: w, [1, d].
-        intercept_: [1], minus the threshold of ``predict``.
-        classes_: [2].
-        loss_curve_: the objective, with its penalty, after each iteration (with "logistic" and "sigmoid" and a
-            stochastic method, that of 2,000 rows of each class).
-        n_iter_: how many there were.
-        n_features_in_, feature_names_in_: as seen in the fit.
+    References
+    ----------
+    Rudin, *The P-Norm Push*, JMLR 2009. Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*,
+    ICML 2022.
 
+    Examples
+    --------
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
@@ -101,9 +99,6 @@ class PNormPushClassifier(BipartiteRanker):
     >>> ranker = make_pipeline(StandardScaler(), PNormPushClassifier(p=4)).fit(X, y)
     >>> bool(ranker.score(X, y) > 0.95)
     True
-
-    Reference: Rudin, *The P-Norm Push*, JMLR 2009; Wang and Yang, *Finite-Sum Coupled Compositional Stochastic
-    Optimization*, ICML 2022.
     """
 
     _weighted_methods = ("exact",)
