@@ -54,8 +54,8 @@ class PNormPushClassifier(BipartiteRanker):
 
     {the methods}
 
-    With ℓ = exp the objective is convex, and an iteration of method="exact" costs O(n d). It costs O(n log n + n d) with
-    the hinges, and O(n₊ n₋) with "logistic" and "sigmoid". ``python benchmarks/estimators.py --only p-norm-push``
+    With ℓ = exp the objective is convex, and an iteration of method="exact" costs O(n d). With the hinges it costs
+    O(n log n + n d), and with "logistic" and "sigmoid" O(n₊ n₋). ``python benchmarks/estimators.py --only p-norm-push``
     compares the methods.
 
     Parameters

@@ -63,8 +63,8 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     those where the rise became negligible, or where descent ended, and alpha > 0 makes them finite. After descent a few
     iterations of Newton's method look for that.
 
-    The first fit compiles what it needs, once: about 2 s, or 12 s more with mini-batches (``verbose=1`` prints how
-    long). Later processes find it on disk.
+    The first fit compiles what it needs, once, for a few seconds (``verbose=1`` prints how long). Later processes find
+    the compiled code on disk.
 
     Parameters
     ----------
