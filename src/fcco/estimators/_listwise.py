@@ -135,12 +135,29 @@ class ListwiseRanker(LinearRanker):
 
     @show_weights_where_taken
     def fit(self, X: Any, y: Any, qid: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Fit to features [n, d], relevances [n] and the queries [n] of the rows (None: one query).
+        """Fit the ranker.
 
-        Raises:
-            ValueError: a negative relevance (but with "listmle", where only the order matters), or one too large; a
-                parameter outside its range; X, y or qid that cannot be meant.
-            TypeError: sparse X, with a stochastic method; ``sample_weight``, which is not supported.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features. Only method="exact" takes a sparse matrix.
+        y : array-like of shape (n_samples,)
+            Relevances, at least 0. With "listmle", where only the order matters, they may be negative.
+        qid : array-like of shape (n_samples,), optional
+            The query of each row. By default all rows are of one query.
+        sample_weight : None
+            Not supported.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a relevance is negative or too large, or if a parameter, X, y or qid is invalid.
+        TypeError
+            If X is sparse and the method stochastic, or if ``sample_weight`` is given.
         """
         self._check_parameters()
         refuse_weights(self, sample_weight)
@@ -229,18 +246,35 @@ class ListwiseRanker(LinearRanker):
         return partial(list_mle_loss if self.objective == "listmle" else list_net_loss, **known)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Scores [n], which rank the items of each query: X w."""
+        """Return the scores X w, of shape (n_samples,), which rank the items of each query."""
         return self._scores(X)
 
     def score(self, X: Any, y: Any, qid: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
-        """NDCG@k with gains 2^y - 1, the mean over queries; items of equal score share their places' discounts.
+        """Return NDCG@k with gains 2^y - 1, the mean over queries that have a relevant item.
 
-        Queries without a relevant item are not counted. Without ``qid`` all rows are of one query.
+        Items of equal score share the discounts of their places.
 
-        Raises:
-            ValueError: no ``qid``, but the model was fitted with one; no query has a relevant item; a negative
-                relevance.
-            TypeError: ``sample_weight``, which is not supported; it is there because scikit-learn's Pipeline names it.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Relevances, at least 0.
+        qid : array-like of shape (n_samples,), optional
+            The query of each row. By default all rows are of one query.
+        sample_weight : None
+            Not supported. The parameter exists because scikit-learn's Pipeline names it.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        ValueError
+            If the model was fitted with ``qid`` and none is given, if no query has a relevant item, or if a relevance
+            is negative.
+        TypeError
+            If ``sample_weight`` is given.
         """
         check_is_fitted(self, "coef_")
         if sample_weight is not None:

@@ -107,10 +107,23 @@ class AveragePrecisionClassifier(BipartiteRanker):
         return Task(x, plan, objective, watched=watched)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """Average precision, as :func:`sklearn.metrics.average_precision_score` has it, weights [n] included.
+        """Return :func:`sklearn.metrics.average_precision_score` of the scores.
 
-        Raises:
-            ValueError: y has a class that the fit had not; weights that cannot be meant.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counts.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        ValueError
+            If y has a class that the fit did not have, or if a weight is invalid.
         """
         positive, scores, weight = self._ranked(X, y, sample_weight)
         return float(average_precision_score(positive, scores, sample_weight=weight))

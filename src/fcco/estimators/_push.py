@@ -156,22 +156,36 @@ class PNormPushClassifier(BipartiteRanker):
         )
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        r"""How well negatives are pushed below positives: the objective with ℓ the indicator, as a share of the worst.
+        r"""Return how well negatives are pushed below positives.
+
+        This is the objective with the indicator function for ℓ, as a share of the worst value:
 
         .. math:: 1 - \Bigl( \frac{1}{n_-} \sum_{i \in S_-} \bigl( \text{share of positives not above } i \bigr)^p
             \Bigr)^{1/p}
 
-        Ties count half. It is 1 for a perfect ranking, and with p = 1 the area under the ROC curve. Scores with
-        different p are of different things: to choose p, say by which metric (``scoring=`` of GridSearchCV).
-        ``sample_weight`` [n] counts a row as often as it says; None: once.
+        Ties count half. The score is 1 for a perfect ranking, and with p = 1 it is the area under the ROC curve. Scores
+        with different p cannot be compared. To choose p, give GridSearchCV a metric (``scoring=``).
 
-        Raises:
-            ValueError: y has one class only, or one that the fit had not; weights that cannot be meant.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counts.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        ValueError
+            If y has one class only, or a class that the fit did not have, or if a weight is invalid.
         """
         positive, scores, weight = self._ranked(X, y, sample_weight)
         own, rivals = (np.flatnonzero(side & (weight > 0.0)) for side in (~positive, positive))
         if len(own) == 0 or len(rivals) == 0:
-            raise ValueError("the score compares two classes, and y has one class only, or one class all of weight 0")
+            raise ValueError("the score needs rows of both classes; y has one class only, or one class all of weight 0")
         rivals = rivals[np.argsort(scores[rivals], kind="stable")]
         upto = np.append(0.0, np.cumsum(weight[rivals]))
         below, not_above = (np.searchsorted(scores[rivals], scores[own], side) for side in ("left", "right"))

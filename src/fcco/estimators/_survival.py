@@ -172,13 +172,27 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
 
     @show_weights_where_taken
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Fit to features X, [n, d], dense or sparse, and to times and events.
+        """Fit the model.
 
-        ``sample_weight`` [n] counts a row as often as it says, or not at all where it is 0; None: once.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features. Only method="exact" takes a sparse matrix.
+        y : array-like
+            Times and events; see the description of the class.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counts; a row of weight 0 is left out. Only method="exact" supports weights.
 
-        Raises:
-            ValueError: a parameter out of range, no event at all, or X, y or weights that cannot be meant.
-            TypeError: sparse X or ``sample_weight``, but with method="exact".
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If there is no event, or if a parameter, X, y or a weight is invalid.
+        TypeError
+            If the method does not support sparse X, or ``sample_weight``.
         """
         self._check_parameters()
         refuse_weights(self, sample_weight)
@@ -290,9 +304,9 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             return np.exp(self._log_baseline)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Log risk, [n], relative to a row at the mean of the training data: coefᵀ (x - mean).
+        """Return the log risk of each row relative to a row at the mean of the training data: coefᵀ (x - mean).
 
-        This is lifelines' ``predict_log_partial_hazard``; scikit-survival's ``predict`` is the same plus
+        This is lifelines' ``predict_log_partial_hazard``. scikit-survival's ``predict`` is the same plus
         ``mean_ @ coef_``.
         """
         check_is_fitted(self)
@@ -300,10 +314,20 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         return linear(x, self.coef_) - self.mean_ @ self.coef_
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """Harrell's concordance index of the predictions, with ties as scikit-survival has them; O(n log n).
+        """Return Harrell's concordance index of the predictions, with ties as in scikit-survival; O(n log n).
 
-        NaN, and an ``UndefinedMetricWarning``, if no pair can be compared. With ``sample_weight`` [n], the pair of rows
-        i and j counts as often as the product of their weights says.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        y : array-like
+            Times and events, as in :meth:`fit`.
+        sample_weight : array-like of shape (n_samples,), optional
+            A pair of rows counts as often as the product of their weights says.
+
+        Returns
+        -------
+        float
+            If no pair can be compared, it is NaN, and an ``UndefinedMetricWarning`` is given.
         """
         risk = self.predict(X)
         time, event = as_survival(y)
@@ -319,14 +343,21 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         times: Any = None,
         as_frame: bool | None = None,
     ) -> Any:
-        """Cumulative hazards, a step function of time: Breslow's baseline times the risk.
+        """Return cumulative hazards, step functions of time: Breslow's baseline times the risk.
 
-        Args:
-            X: [n, d].
-            times: [m], where; ``unique_times_`` by default (which is m n numbers: with many rows, choose). The hazard
-                is 0 before the first time of the training data, and stays where it is after the last.
-            as_frame: a data frame whose columns are times (lifelines has the transpose), or an array, [n, m]; by
-                default a frame if pandas is installed.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        times : array-like of shape (n_times,), optional
+            Where to evaluate them. By default this is ``unique_times_``, which can be many numbers. The hazard is 0
+            before the first time of the training data, and constant after the last.
+        as_frame : bool, optional
+            Whether to return a data frame whose columns are times; lifelines returns the transpose. By default it is a
+            frame if pandas is installed.
+
+        Returns
+        -------
+        DataFrame or ndarray of shape (n_samples, n_times)
         """
         risk = self.predict(X)
         times = self.unique_times_ if times is None else np.atleast_1d(np.asarray(times, dtype=np.float64))
@@ -342,7 +373,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         times: Any = None,
         as_frame: bool | None = None,
     ) -> Any:
-        """The probability to live beyond each time: e to the minus cumulative hazard, whose arguments it has."""
+        """Return the probability to live beyond each time; see :meth:`predict_cumulative_hazard_function`."""
         return np.exp(-self.predict_cumulative_hazard_function(X, times, as_frame))
 
     @property
