@@ -25,11 +25,11 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from fcco.estimators._kernels import RULES
+from fcco.compiled import RULES, new_state, train_linear
 from fcco.estimators._linear import LinearRanker
 from fcco.estimators._listwise import OBJECTIVES, ListwiseRanker
-from fcco.estimators._loop import new_run, train
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._push import PNormPushClassifier
 from harness import data as real_data
 from harness.timing import compare, seconds_of
 
@@ -97,10 +97,10 @@ def step_growth(quick: bool) -> None:
     steps, first = 1000 if quick else 5000, 0.0
     for n in sizes:
         x, y = imbalanced(n, dtype=np.float32)
-        task = PNormPushClassifier(P, method="sox", gamma=GAMMA)._task(x, y == 1)
-        run, rates = new_run(np.zeros(x.shape[1]), n, 1, task.first, task.second, 0), np.full(steps, LR)
-        arguments = (x, task.form, task.draws, run, rates, np.ones(x.shape[1]), BETA, ALPHA, np.empty(steps))
-        seconds = [seconds_of(partial(train, *arguments)) / steps for _ in range(8)]
+        plan = PNormPushClassifier(P, method="sox", gamma=GAMMA)._task(x, y == 1).plan
+        state, rates = new_state(np.zeros(x.shape[1]), n, 1, plan.first, plan.second, 0), np.full(steps, LR)
+        arguments = (x, plan.objective, plan.update, plan.sampler, state, rates)
+        seconds = [seconds_of(partial(train_linear, *arguments, beta=BETA, alpha=ALPHA)) / steps for _ in range(8)]
         first = first or min(seconds[1:])
         print(
             f"  n = {n:>9,}  {min(seconds[1:]) * 1e6:6.1f} µs, {min(seconds[1:]) / first:.2f} times that of n = 1,000"

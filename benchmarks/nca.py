@@ -29,11 +29,11 @@ from sklearn.neighbors import NeighborhoodComponentsAnalysis as Theirs
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
-from fcco.estimators._kernels import RULES, Table
+from fcco.compiled import new_update
+from fcco.compiled._nca import nca_rows, nca_state, train_nca
+from fcco.compiled._nca_exact import mean_share
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._nca_fit import ANCHORS, draw_batches
-from fcco.estimators._nca_kernel import Rows, Rule, Run, train
-from fcco.estimators._nca_objective import mean_share
 from fcco.functional import nca_loss
 from fcco_reproduce.datasets import load_mnist
 from harness import data
@@ -56,13 +56,14 @@ def problem(n: int, d: int, k: int) -> tuple[Array, Array, Array]:
 def compiled_steps(x: Array, y: Array, start: Array, batch: int) -> tuple[Callable[[], None], int]:
     """Return a pass over the rows, and how many steps it has."""
     n = len(x)
-    table = Table(np.zeros((n, 2)), np.zeros(n, np.int64))
-    run = Run(start.copy(), np.zeros_like(start), np.zeros_like(start), table, np.zeros(1, np.int64))
-    rows = Rows(x, y, np.bincount(y), x.mean(0), np.ones(x.shape[1], x.dtype))
+    rows, state = nca_rows(x, y, x.mean(0)), nca_state(start, n, normalise=True)
     batches = draw_batches(np.random.RandomState(0), y, -(-n // batch), 1)
-    steps = len(batches.bounds) - 1
-    lr, values, known = np.full(steps, LR), np.zeros(steps), np.zeros(steps, np.int64)
-    return lambda: train(rows, Rule(RULES["sox"], GAMMA), run, *batches, lr, BETA, 0.0, values, known), steps
+    lr, update = np.full(len(batches.bounds) - 1, LR), new_update("sox", GAMMA, n)
+
+    def take() -> None:
+        train_nca(rows, update, state, *batches, lr, beta=BETA, alpha=0.0)
+
+    return take, len(lr)
 
 
 def plain_torch_steps(x: Array, y: Array, start: Array, batch: int) -> Callable[[], None]:
@@ -124,9 +125,9 @@ def show_growth(quick: bool) -> None:
     for n in (1000, 10_000) if quick else (1000, 10_000, 100_000, 1_000_000):
         x, y, start = problem(n, 64, 10)
         ours, steps = compiled_steps(x, y, start, 64)
-        rows = Rows(x, y, np.bincount(y), x.mean(0), np.ones(x.shape[1], x.dtype))
+        rows = nca_rows(x, y, x.mean(0))
         anchors = np.random.RandomState(0).permutation(n)[:ANCHORS]
-        track = partial(mean_share, rows, start, anchors, 256)
+        track = partial(mean_share, rows, start, anchors)
         with threadpool_limits(1):
             ours()
             track()

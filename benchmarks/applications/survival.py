@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import fcco
 from applications import DIVERGED, Application, Case, Method, Result, Table, ratio
-from fcco.estimators._concordance import count_pairs
+from fcco.compiled._concordance import count_pairs
 from fcco.functional import cox_loss
 from fcco_reproduce.datasets import load_survival
 from harness.exact import minimise

@@ -7,11 +7,11 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import fcco
+from compiled.parts import fill
 from estimators.survival_data import columns, make_data
-from fcco.estimators import _loop
-from fcco.estimators._cox_minibatch import cox_draws, cox_form
-from fcco.estimators._kernels import RULES
-from fcco.estimators._survival import CoxRegressor
+from fcco.compiled import RULES, new_state, train_linear
+from fcco.compiled._pairs import new_batch
+from fcco.estimators._survival import CoxRegressor, cox_plan
 
 
 @pytest.mark.parametrize("method", RULES)
@@ -37,17 +37,18 @@ ENGINE_RULES = {"bsgd": fcco.BSGD(), "soap": fcco.SOAP(0.3), "moap": fcco.MOAP(0
 def test_descent_takes_the_steps_of_the_engine(method):
     n, d, lr, beta, alpha, steps = 40, 3, 0.1, 0.3, 0.05, 50
     x, time, event = make_data(n, d)
-    draws, form = cox_draws(time, event, 8), cox_form(method, 0.3, int(event.sum()))
+    plan = cox_plan(time, event, 8, method, 0.3)
     start = np.array([0.3, -0.2, 0.1])
-    run, shadow = (_loop.new_run(start, n, 1, np.arange(n), np.zeros(0, np.int64), 5) for _ in range(2))
-    _loop.train(x, form, draws, run, np.full(steps, lr), np.ones(d), beta, alpha, np.empty(steps))
+    run, shadow = (new_state(start, n, 1, plan.first, plan.second, 5) for _ in range(2))
+    rates = np.full(steps, lr)
+    train_linear(x, plan.objective, plan.update, plan.sampler, run, rates, beta=beta, alpha=alpha)
     loss_fn = fcco.losses.CoxLoss(n, rule=ENGINE_RULES[method])
     loss_fn.coupled.n_outer = int(event.sum())  # as with n_events, which would also weigh the censored apart
     w = torch.tensor(start, requires_grad=True)
     optimizer = fcco.optim.MovingAverageSGD([w], lr=lr, beta=beta, weight_decay=alpha)
-    batch, target = _loop.empty_batch(draws, 1), [torch.from_numpy(part) for part in (time, event)]
+    batch, target = new_batch(plan.sampler.size, 1), [torch.from_numpy(part) for part in (time, event)]
     for _ in range(steps):
-        rows = torch.from_numpy(batch.rows[: _loop.fill_batch(draws, shadow, batch)].copy())
+        rows = torch.from_numpy(fill(plan.sampler, shadow, batch))
         optimizer.zero_grad()
         loss_fn(torch.from_numpy(x)[rows] @ w, *(part[rows] for part in target), rows).backward()
         optimizer.step()

@@ -5,11 +5,11 @@ import pytest
 import torch
 from scipy import sparse
 
-from estimators.survival_data import TIES, columns, golden, make_data
-from fcco.estimators import _cox_rows
-from fcco.estimators._concordance import count_pairs
-from fcco.estimators._cox_rows import Rows
-from fcco.estimators._risk_sets import CoxObjective, RiskSets, group, sort_order
+from estimators.survival_data import TIES, columns, make_data
+from fcco.compiled._cox import RiskSets, group, sort_order
+from fcco.estimators import _columns
+from fcco.estimators._columns import SortedRows
+from fcco.estimators._cox_objective import CoxObjective
 from fcco.estimators._survival import CoxRegressor
 from fcco.functional import cox_loss
 
@@ -18,7 +18,7 @@ def make_objective(x, time, event, ties, penalty=0.0):
     order = sort_order(time, event)
     counts = np.ones(len(time))
     sets = RiskSets(event[order], *group(time[order], event[order]), ties == "efron", counts)
-    return CoxObjective(Rows(x, order, counts), sets, np.full(x.shape[1], penalty))
+    return CoxObjective(SortedRows(x, order, counts), sets, np.full(x.shape[1], penalty))
 
 
 def by_autograd(x, time, event, ties, w, penalty=0.0):
@@ -33,33 +33,6 @@ def by_autograd(x, time, event, ties, w, penalty=0.0):
     value = objective(w)
     (gradient,) = torch.autograd.grad(value, w)
     return value.item(), gradient.numpy(), torch.autograd.functional.hessian(objective, w).numpy()
-
-
-@pytest.mark.parametrize("name", ["tied", "untied"])
-def test_concordance_counts_pairs_as_scikit_survival(name):
-    _, y, case = golden(name)
-    pairs = count_pairs(y[:, 0], y[:, 1] == 1, np.array(case["coarse"]["risk"]))
-    index, concordant, discordant, tied, _ = case["coarse"]["concordance"]
-    assert tied > 0
-    assert tuple(pairs) == (concordant, discordant, tied)
-    assert pairs.concordance == pytest.approx(index, rel=1e-14)
-
-
-def test_concordance_over_all_pairs():
-    rng = np.random.default_rng(3)
-    time, event, risk = rng.integers(0, 9, 200), rng.random(200) < 0.6, rng.integers(0, 5, 200) / 4.0
-    comparable = event[:, None] & ((time > time[:, None]) | ((time == time[:, None]) & ~event))
-    higher, same = risk[:, None] > risk, risk[:, None] == risk
-    expected = [(comparable & kind).sum() for kind in (higher, ~higher & ~same, same)]
-    assert list(count_pairs(time.astype(float), event, risk)) == expected
-
-
-def test_risks_are_tied_within_the_tolerance_of_scikit_survival():
-    """1e-8: of the three pairs one differs by less, in either direction."""
-    for sign in (1.0, -1.0):
-        risk = sign * np.array([1.0, 1.0 + 0.9e-8, 1.0 + 3e-8])
-        pairs = count_pairs(np.array([1.0, 2.0, 3.0]), np.ones(3, bool), risk)
-        assert pairs == ((0, 2, 1) if sign > 0 else (2, 0, 1))
 
 
 def covariances(z, time, event, ties, w):
@@ -100,7 +73,7 @@ def test_derivatives_are_those_of_the_exact_objective(ties, tied, scale):
 def test_blocks_may_end_anywhere(monkeypatch, kind):
     x, time, event = make_data(100)
     expected = CoxRegressor(ties="efron").fit(x, columns(time, event))
-    monkeypatch.setattr(_cox_rows, "_BLOCK", 9)  # three rows
+    monkeypatch.setattr(_columns, "_BLOCK", 9)  # three rows
     found = CoxRegressor(ties="efron").fit(kind(x), columns(time, event))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-10)
     np.testing.assert_allclose(found.covariance_, expected.covariance_, rtol=1e-10, atol=1e-14)

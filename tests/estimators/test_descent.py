@@ -13,11 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 import fcco.estimators
-from fcco.estimators._base import Progress, telling_of_compilation
+from fcco.compiled import RULES, compiling
 from fcco.estimators._descent import Descent
-from fcco.estimators._kernels import RULES
 from fcco.estimators._listwise import ListwiseRanker, _sample_queries
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._progress import Progress
+from fcco.estimators._push import PNormPushClassifier
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +154,11 @@ def test_compilation_is_told_of(capsys):
     def outer(x):
         return inner(x) * 2
 
-    with telling_of_compilation("Ranker", 1):
+    with compiling("Ranker", 1):
         outer(1)
         outer(1)
     assert capsys.readouterr().out.count("[Ranker] compiling ... ") == 1
-    with telling_of_compilation("Ranker", 0):
+    with compiling("Ranker", 0):
         outer(1.0)
     assert capsys.readouterr().out == ""
 
@@ -217,7 +218,7 @@ def test_the_objective_is_tracked_on_all_rows_unless_that_takes_pairs(ranker, ta
 def test_a_pass_over_lists_takes_as_many_rows_as_there_are(queries, steps):
     """In steps of 8 lists, or as many as there are, and 32 rows of each at most."""
     n = len(queries)
-    assert ListwiseRanker(method="sox")._task(np.zeros((n, 1)), np.arange(n) % 2, queries).steps == steps
+    assert ListwiseRanker(method="sox")._task(np.zeros((n, 1)), np.arange(n) % 2, queries).plan.count == steps
 
 
 def test_queries_are_tracked_whole():

@@ -12,10 +12,12 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
-from fcco.estimators._base import Progress
-from fcco.estimators._exact import Centred, _penalise, mean_and_variance, minimise_exact
+from fcco.estimators._columns import Centred, column_moments
+from fcco.estimators._exact import _penalise, minimise_exact
 from fcco.estimators._listwise import ListwiseRanker
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier, _log_push
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._progress import Progress
+from fcco.estimators._push import PNormPushClassifier, _log_push
 from fcco.functional import p_norm_push_loss
 from fcco.functional._surrogates import resolve_surrogate
 
@@ -34,35 +36,6 @@ def silent_fit(ranker, x, y):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return ranker.fit(x, y)
-
-
-@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_array])
-def test_centred_is_the_map_of_the_centred_matrix(kind):
-    rng = np.random.default_rng(0)
-    x, w, g = (
-        np.where(rng.random((30, 4)) < 0.5, 0.0, rng.normal(size=(30, 4))),
-        rng.normal(size=4),
-        rng.normal(size=30),
-    )
-    x[:, 2] = 7.7
-    mean, variance = mean_and_variance(kind(x))
-    np.testing.assert_allclose(mean, x.mean(0))
-    np.testing.assert_allclose(variance, [*x[:, :2].var(0), 0.0, x[:, 3].var()])
-    centred = x - x.mean(0)
-    centred[:, 2] = 0.0
-    features = Centred(kind(x), mean, variance)
-    np.testing.assert_allclose(features.scores(w), centred @ w, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(features.gradient(g), centred.T @ g, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_array])
-def test_a_constant_column_is_one_however_many_rows(kind):
-    """The mean of 300,000 times 0.1, added up one by one, is off by 1e-12 and more of it."""
-    x = np.full((300_000, 2), 0.1)
-    x[::2, 1] = 0.0
-    variance = mean_and_variance(kind(x))[1]
-    assert variance[0] == 0.0
-    assert variance[1] == pytest.approx(0.05**2)
 
 
 @pytest.mark.parametrize("log", [False, True])
@@ -207,7 +180,7 @@ def kink(scores):
 def test_a_search_that_finds_nothing_lower_is_warned_of():
     progress = Progress(max_iter=10, tol=1e-5, n_iter_no_change=5, verbose=0, name="Ranker")
     x = np.array([[-1.0], [1.0]])
-    features = Centred(x, *mean_and_variance(x))
+    features = Centred(x, *column_moments(x))
     with pytest.warns(ConvergenceWarning, match="found nothing lower along the gradient, which is not 0"):
         minimise_exact(features, kink, np.ones(1), np.ones(1), 1e-3, progress)
     assert len(progress.curve) == 1
@@ -219,23 +192,3 @@ def test_warm_start_in_other_units_begins_at_zero(data):
     ranker = PNormPushClassifier(warm_start=True, alpha=1e-6).fit(x, y)
     again = silent_fit(ranker, x * 1e4, y).coef_
     np.testing.assert_array_equal(again, PNormPushClassifier(alpha=1e-6).fit(x * 1e4, y).coef_)
-
-
-def test_an_objective_that_is_no_number_names_parameters_that_exist():
-    progress = Progress(max_iter=3, tol=0.0, n_iter_no_change=2, verbose=0, name="Ranker")
-    with pytest.raises(FloatingPointError, match=r"inf after pass 1; scale .*warm_start=False"):
-        progress.add(math.inf)
-    assert not Progress(max_iter=3, tol=0.0, n_iter_no_change=2, verbose=0, name="Ranker").add(math.inf, log=1e4)
-
-
-def test_an_improvement_is_relative():
-    """At 1e-30 as at 1: by a tenth counts, by a millionth does not."""
-    for size in (1e-30, 1.0):
-        progress = Progress(max_iter=9, tol=1e-3, n_iter_no_change=2, verbose=0, name="Ranker")
-        assert [progress.add(size * value) for value in (1.0, 0.9, 0.8, 0.8 - 1e-6, 0.8 - 2e-6)] == [False] * 4 + [True]
-
-
-def test_an_improvement_is_on_the_best_so_far():
-    """To fall again after a rise is none."""
-    progress = Progress(max_iter=9, tol=1e-3, n_iter_no_change=2, verbose=0, name="Ranker")
-    assert [progress.add(value) for value in (1.0, 3.0, 2.0)] == [False, False, True]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fcco
 from fcco.estimators import _nca, _nca_exact
-from fcco.estimators._kernels import RULES as CODES
-from fcco.estimators._kernels import Table
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
-from fcco.estimators._nca_fit import Batches, draw_batches
-from fcco.estimators._nca_kernel import SECOND_RATE, Rows, Rule, Run, mean_and_deviation, train
-from fcco.estimators._nca_objective import mean_share
 from fcco.functional import nca_loss
 
 Array = NDArray[Any]
@@ -40,107 +34,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 quiet = pytest.mark.filterwarnings("ignore:.*NCA did not converge:sklearn.exceptions.ConvergenceWarning")
 
 
-def problem(dtype: Any, n_classes: int = 4) -> tuple[Array, Array, Array]:
-    """50 rows far from the origin, one of them alone in its class, and a start."""
-    random = np.random.RandomState(0)
-    x = (3 + random.randn(50, 6)).astype(dtype)
-    label = np.concatenate([random.randint(0, n_classes, 49), [n_classes]])
-    label = np.unique(label, return_inverse=True)[1]
-    return x, label, (0.6 * random.randn(3, 6)).astype(dtype)
-
-
-def state(x: Array, label: Array, start: Array, *, normalise: bool) -> tuple[Rows, Run]:
-    n = len(x)
-    center = mean_and_deviation(x)[0]
-    square = np.zeros_like(start) if normalise else np.zeros((0, 0), x.dtype)
-    table = Table(np.zeros((n, 2)), np.zeros(n, np.int64))
-    run = Run(start.copy(), np.zeros_like(start), square, table, np.zeros(1, np.int64))
-    return Rows(x, label.astype(np.int64), np.bincount(label), center, np.ones(x.shape[1], x.dtype)), run
-
-
 def objective(x: Array, y: Array, components: Array) -> float:
     return nca_loss(torch.as_tensor(x @ components.T), torch.as_tensor(y)).item()
-
-
-@pytest.mark.parametrize("optimizer", ["average", "adam"])
-@pytest.mark.parametrize("n_classes", [4, 15], ids=["few classes", "many classes"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-9), (np.float32, 1e-4)])
-@pytest.mark.parametrize("method", RULES)
-def test_agrees_with_the_engine_on_the_same_rows(
-    method: str, dtype: Any, tolerance: float, n_classes: int, optimizer: str
-) -> None:
-    x, label, start = problem(dtype, n_classes)
-    rows, run = state(x, label, start, normalise=optimizer == "adam")
-    lr, beta, alpha = 0.02, 0.3, 1e-2
-    weights = torch.nn.Parameter(torch.tensor(start))
-    engine = fcco.losses.NCALoss.from_targets(label, rule=RULES[method])
-    steps: torch.optim.Optimizer = fcco.optim.MovingAverageSGD([weights], lr=lr, beta=beta, weight_decay=alpha)
-    if optimizer == "adam":
-        steps = torch.optim.Adam([weights], lr=lr, betas=(1 - beta, 1 - SECOND_RATE), eps=1e-15, weight_decay=alpha)
-    batches = draw_batches(np.random.RandomState(1), label, per_pass=4, passes=6)
-    values, known = np.zeros(24), np.zeros(24, np.int64)
-    train(rows, Rule(CODES[method], 0.3), run, *batches, np.full(24, lr), beta, alpha, values, known)
-    np.testing.assert_allclose(values, values_of_engine(engine, weights, steps, x, label, batches), atol=tolerance)
-    np.testing.assert_allclose(run.a, weights.detach().numpy(), atol=tolerance)
-
-
-def values_of_engine(engine: Any, weights: Any, steps: Any, x: Array, label: Array, batches: Any) -> list[float]:
-    """A step on each batch with torch; the loss of each."""
-    values, centred = [], torch.tensor(x - mean_and_deviation(x)[0])
-    for begin, end in pairwise(batches.bounds):
-        index = torch.tensor(batches.order[begin:end])
-        steps.zero_grad()
-        loss = engine(centred[index] @ weights.T, torch.tensor(label)[index], index)
-        loss.backward()
-        steps.step()
-        values.append(loss.item())
-    return values
-
-
-@pytest.mark.parametrize("method", RULES)
-def test_agrees_with_the_engine_on_batches_of_one_class(method: str) -> None:
-    """They say nothing of strangers: their rows have no term, and wait. Every other batch has rows of all classes."""
-    x, label, start = problem(np.float64)
-    alone, random = np.flatnonzero(label == 1), np.random.RandomState(1)
-    parts = [part for _ in range(4) for part in (random.permutation(alone), random.permutation(50))]
-    batches = Batches(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])]))
-    rows, run = state(x, label, start, normalise=False)
-    weights, values, known = torch.nn.Parameter(torch.tensor(start)), np.zeros(8), np.zeros(8, np.int64)
-    train(rows, Rule(CODES[method], 0.3), run, *batches, np.full(8, 0.5), 0.3, 1e-2, values, known)
-    assert list(known) == [0, 50] * 4
-    engine = fcco.losses.NCALoss.from_targets(label, rule=RULES[method])
-    steps = fcco.optim.MovingAverageSGD([weights], lr=0.5, beta=0.3, weight_decay=1e-2)
-    np.testing.assert_allclose(values, values_of_engine(engine, weights, steps, x, label, batches), atol=1e-9)
-    np.testing.assert_allclose(run.a, weights.detach().numpy(), atol=1e-9)
-    assert np.abs(run.a - start).max() > 0.1
-
-
-@pytest.mark.parametrize("scale", [1.0, 1e3], ids=["near", "far apart"])
-def test_a_full_batch_gives_the_exact_gradient(scale: float) -> None:
-    x, label, start = problem(np.float64)
-    rows, run = state(x, label, scale * start, normalise=False)
-    values, known = np.zeros(1), np.zeros(1, np.int64)
-    train(rows, Rule(CODES["bsgd"], 1.0), run, np.arange(50), np.array([0, 50]), np.ones(1), 1.0, 0.0, values, known)
-    assert known[0] == 50
-    weights = torch.nn.Parameter(torch.tensor(scale * start))
-    loss = nca_loss(torch.tensor(x) @ weights.T, torch.tensor(label))
-    (gradient,) = torch.autograd.grad(loss, weights)
-    assert values[0] == pytest.approx(loss.item(), abs=1e-9)
-    np.testing.assert_allclose(run.average, gradient.numpy(), atol=1e-9, rtol=1e-6)
-
-
-@pytest.mark.parametrize("scale", [1.0, 1e3], ids=["near", "far apart"])
-@pytest.mark.parametrize("pairs", [1, 170, 10_000], ids=["row by row", "uneven blocks", "one block"])
-def test_all_pairs_give_the_exact_gradient(pairs: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_nca_exact, "_PAIRS", pairs)
-    x, label, start = problem(np.float64)
-    rows, run = state(x, label, scale * start, normalise=False)
-    weights = torch.nn.Parameter(torch.tensor(scale * start))
-    loss = nca_loss(torch.tensor(x) @ weights.T, torch.tensor(label))
-    loss.backward()
-    share, gradient = _nca_exact.share_and_gradient(rows, run.a)
-    assert share == pytest.approx(-loss.item(), abs=1e-9)
-    np.testing.assert_allclose(gradient, weights.grad.numpy(), atol=1e-9, rtol=1e-6)
 
 
 @quiet
@@ -196,28 +91,6 @@ def test_an_exact_objective_that_is_no_number_is_an_error() -> None:
         FloatingPointError, match=r"no longer finite after iteration 1; .*or scale the features or init"
     ):
         NeighborhoodComponentsAnalysis(init=1e-200 * np.eye(2, 4), random_state=0).fit(*IRIS)
-
-
-@pytest.mark.parametrize("per_pass", [1, 3, 10])
-@pytest.mark.parametrize("n_classes", [2, 40])
-def test_every_pass_visits_every_row_once_in_even_batches(n_classes: int, per_pass: int) -> None:
-    label = np.random.RandomState(0).permutation(np.arange(200) % n_classes)
-    order, bounds = draw_batches(np.random.RandomState(0), label, per_pass, passes=2)
-    for begin in (0, 200):
-        assert sorted(order[begin : begin + 200]) == list(range(200))
-    sizes = np.diff(bounds)
-    assert len(sizes) == 2 * per_pass
-    assert sizes.max() - sizes.min() <= 1
-
-
-def test_with_many_classes_rows_have_mates_in_their_batch() -> None:
-    label = np.random.RandomState(0).permutation(np.arange(400) % 80)  # 5 rows of each; at random, 72% would have none
-    order, bounds = draw_batches(np.random.RandomState(0), label, per_pass=16, passes=1)
-    alone = 0
-    for begin, end in pairwise(bounds):
-        own = label[order[begin:end]]
-        alone += np.sum(np.bincount(own)[own] == 1)
-    assert alone <= 16  # where a batch ends within a group
 
 
 @quiet
@@ -312,16 +185,16 @@ def test_a_given_learning_rate_is_the_papers_step() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_components": 0}, "n_components must be an integer >= 1, got 0"),
-        ({"max_iter": 0}, "max_iter must be an integer >= 1, got 0"),
-        ({"batch_size": 2}, "batch_size must be an integer >= 3, got 2"),
-        ({"gamma": 0}, r"gamma must be a number in \(0, 1\], got 0"),
-        ({"beta": 2.0}, r"beta must be a number in \(0, 1\], got 2.0"),
-        ({"tol": -1.0}, "tol must be a number >= 0, got -1.0"),
-        ({"alpha": float("nan")}, "alpha must be a number >= 0, got nan"),
-        ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number, got 'fast'"),
+        ({"n_components": 0}, "n_components must be at least 1, got 0"),
+        ({"max_iter": 0}, "max_iter must be at least 1, got 0"),
+        ({"batch_size": 2}, "batch_size must be at least 3, got 2"),
+        ({"gamma": 0}, r"gamma of NeighborhoodComponentsAnalysis must be in \(0, 1\], got 0"),
+        ({"beta": 2.0}, r"beta of NeighborhoodComponentsAnalysis must be in \(0, 1\], got 2.0"),
+        ({"tol": -1.0}, "tol must be finite and at least 0.0, got -1.0"),
+        ({"alpha": float("nan")}, "alpha must be finite and at least 0.0, got nan"),
+        ({"learning_rate": "fast"}, "learning_rate, if not a number, must be one of 'auto'; got 'fast'"),
         ({"method": "adam"}, "method must be one of"),
-        ({"init": "zeros"}, "init must be one of"),
+        ({"init": "zeros"}, "init, if not an array, must be one of"),
         ({"callback": 3}, "callback must be callable or None, got 3"),
     ],
 )
@@ -343,16 +216,6 @@ def test_constant_features_are_left_alone() -> None:
     x = np.column_stack([x, np.full(len(x), 7.0)])
     model = NeighborhoodComponentsAnalysis(init=0.1 * np.eye(5), max_iter=2).fit(x, y)
     np.testing.assert_array_equal(model.components_[:, 4], 0.1 * np.eye(5)[:, 4])
-
-
-@pytest.mark.parametrize("scale", [1.0, 1e3], ids=["near", "far apart"])
-@pytest.mark.parametrize("width", [1, 7, 50])
-def test_shares_of_anchors_are_exact(width: int, scale: float) -> None:
-    x, label, start = problem(np.float64)
-    rows, run = state(x, label, scale * start, normalise=False)
-    share = np.mean([mean_share(rows, run.a, np.array([i]), width) for i in range(50)])
-    assert share == pytest.approx(-objective(x, label, run.a), abs=1e-9)
-    assert mean_share(rows, run.a, np.arange(50), width) == pytest.approx(share, abs=1e-12)
 
 
 @quiet

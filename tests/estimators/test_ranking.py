@@ -16,9 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fcco.estimators._kernels import RULES
-from fcco.estimators._linear import METHODS
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.compiled import RULES
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._push import PNormPushClassifier
+from fcco.estimators._validation import METHODS
 from fcco.functional import average_precision_loss, p_norm_push_loss
 
 CLASSES = [PNormPushClassifier, AveragePrecisionClassifier]
@@ -273,7 +274,7 @@ def test_refuses_data(data):
     with pytest.raises(ValueError, match="one class: 1"):
         PNormPushClassifier().fit(x, np.ones(len(x), int))
     ranker = PNormPushClassifier().fit(x, y)
-    with pytest.raises(ValueError, match=r"classes that were not in the fit.*7"):
+    with pytest.raises(ValueError, match=r"y must be made of the classes of the fit, \[0, 1\]; got 7"):
         ranker.score(x, np.where(y == 1, 7, 0))
     with pytest.raises(ValueError, match="one class only"):
         ranker.score(x, np.ones(len(x), int))

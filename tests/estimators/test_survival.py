@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from estimators.survival_data import TIES, columns, golden, make_data
-from fcco.estimators import _survival_frames
+from fcco.estimators import _survival_data
 from fcco.estimators._survival import CoxRegressor
 from fcco.functional import cox_loss
 
@@ -228,7 +228,7 @@ def test_without_pandas_there_are_arrays(monkeypatch):
     x, time, event = make_data(50)
     model = CoxRegressor().fit(x, columns(time, event))
     framed, table = model.predict_survival_function(x), model.summary
-    monkeypatch.setattr(_survival_frames.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(_survival_data.importlib.util, "find_spec", lambda name: None)
     np.testing.assert_array_equal(model.predict_survival_function(x), framed.to_numpy())
     assert model.summary["covariate"].tolist() == ["x0", "x1", "x2"]
     np.testing.assert_array_equal(model.summary["se(coef)"], table["se(coef)"])

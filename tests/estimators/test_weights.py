@@ -13,6 +13,9 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.utils.validation import has_fit_parameter
 
 from estimators.survival_data import TIES, WEIGHTED, columns, golden, make_data
+from fcco.compiled import RULES, SURROGATES
+from fcco.compiled._concordance import count_pairs
+from fcco.compiled._cox import RiskSets, group, sort_order
 from fcco.estimators import (
     AveragePrecisionClassifier,
     CoxRegressor,
@@ -21,11 +24,9 @@ from fcco.estimators import (
     PNormPushClassifier,
 )
 from fcco.estimators._bipartite import _cut_between
-from fcco.estimators._concordance import count_pairs
-from fcco.estimators._cox_rows import Rows
-from fcco.estimators._kernels import RULES, SURROGATES
-from fcco.estimators._risk_sets import CoxObjective, RiskSets, group, sort_order
-from fcco.estimators._weights import check_weights
+from fcco.estimators._columns import SortedRows
+from fcco.estimators._cox_objective import CoxObjective
+from fcco.estimators._validation import check_weights
 
 KINDS = [np.asarray, sparse.csr_matrix, sparse.csc_array]
 
@@ -163,7 +164,7 @@ def test_derivatives_of_the_weighted_likelihood(ties):
     weight = np.random.default_rng(2).uniform(0.2, 3.0, 60)
     order = sort_order(time, event)
     sets = RiskSets(event[order], *group(time[order], event[order]), ties == "efron", weight[order])
-    objective = CoxObjective(Rows(x, order, weight), sets, np.zeros(3))
+    objective = CoxObjective(SortedRows(x, order, weight), sets, np.zeros(3))
     mean = np.average(x, axis=0, weights=weight)
     z = (x - mean) / np.sqrt(np.average(np.square(x - mean), axis=0, weights=weight))
     w, total, step = np.array([0.5, -0.3, 0.2]), weight[event].sum(), 1e-5 * np.eye(3)

@@ -121,9 +121,9 @@ def test_tuned_runs_are_the_librarys():
     """The paper's methods: SOX before the update, momentum where a method has it, MOAP with n/B1."""
     assert as_tuned("SOX", lr=0.1, gamma=0.5, **FIXED) == MethodSettings("sox", 0.1, 0.5, 0.1, **FIXED)
     assert as_tuned("SOAP", lr=0.1, gamma=0.5, **FIXED).beta == 1.0
-    form = _descent.make_form(as_tuned("MOAP", lr=0.1, gamma=0.5, **FIXED), n_outer=96)
-    assert form.n_outer == 96
-    assert _descent.make_form(published("covtype", "MOAP"), n_outer=96).n_outer == 32
+    update = _descent.make_update(as_tuned("MOAP", lr=0.1, gamma=0.5, **FIXED), n_outer=96)
+    assert update.n_outer == 96
+    assert _descent.make_update(published("covtype", "MOAP"), n_outer=96).n_outer == 32
 
 
 def test_batches_are_those_of_the_published_code(cancer):

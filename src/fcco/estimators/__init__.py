@@ -2,11 +2,10 @@
 
 They need scikit-learn and Numba: ``pip install 'fcco[sklearn]'``.
 
-What is compiled is compiled at the first fit that needs it, and kept on disk for later processes (in ``__pycache__``,
-or where the environment variable NUMBA_CACHE_DIR says). If no such folder can be written to, every process compiles
-for itself. The steps that all stochastic methods but NCA's share take about 12 s of one core, NCA 14 s, the exact
-method of :class:`CoxRegressor` 2 s, that of the rankers nothing: ``verbose=1`` prints a line with the seconds, and
-``python benchmarks/estimators.py --only compiling`` the time of a first fit and of a second one.
+Kernels are compiled at the first fit that needs them, and kept on disk for later processes, in ``__pycache__`` or where
+the environment variable NUMBA_CACHE_DIR says. If no such folder can be written to, every process compiles for itself.
+A fit that has to compile for longer than a second logs a line to the logger "fcco.compiled", and with ``verbose=1`` it
+prints the seconds. ``python benchmarks/estimators.py --only compiling`` compares a first fit with a second one.
 """
 
 try:
@@ -19,7 +18,8 @@ except ImportError as error:
 
 from fcco.estimators._listwise import ListwiseRanker
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._push import PNormPushClassifier
 from fcco.estimators._survival import CoxRegressor
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What the rankers of two classes share: their fit, threshold and predictions."""
+"""The base of the rankers of two classes: fit, threshold and predictions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
+from fcco.compiled import OUTERS, SURROGATES, ClassSampler, Objective
+from fcco.estimators._descent import StepPlan
 from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
-from fcco.estimators._loop import Draws
-from fcco.estimators._weights import check_weights, refuse_weights, show_weights_where_taken
+from fcco.estimators._validation import Array, check_weights, refuse_weights, show_weights_where_taken
 
 
 def _cut_between(scores: Array, positive: Array, weight: Array) -> float:
@@ -41,14 +41,28 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
 
     @show_weights_where_taken
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Fit to features [n, d] and targets [n] of two classes, the greater of which is to stand above.
+        """Fit the ranker.
 
-        ``sample_weight`` [n] counts a row as often as it says, or not at all where it is 0; None: once.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features. Only method="exact" takes a sparse matrix.
+        y : array-like of shape (n_samples,)
+            Two classes. The rows of the greater one are to be ranked above the others.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counts; a row of weight 0 is left out. Only method="exact" of
+            :class:`PNormPushClassifier` supports weights.
 
-        Raises:
-            ValueError: not two classes; a parameter outside its range; X, y or weights that cannot be meant.
-            TypeError: sparse X, with a stochastic method; ``sample_weight``, which only method="exact" of
-                :class:`PNormPushClassifier` supports.
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If y does not have two classes, or if a parameter, X, y or a weight is invalid.
+        TypeError
+            If the method does not support sparse X, or ``sample_weight``.
         """
         self._check_parameters()
         refuse_weights(self, sample_weight)
@@ -61,7 +75,7 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         if len(classes) > 2:
             raise ValueError(f"Only binary classification is supported. The type of the target is {type_of_target(y)}.")
         if len(classes) < 2:
-            raise ValueError(f"{type(self).__name__} ranks one class above another, and y has one class: {classes[0]}")
+            raise ValueError(f"{type(self).__name__} needs two classes to rank; y has one class: {classes[0]}")
         positive = labels == 1
         self._fit_task(self._task(X, positive, None if sample_weight is None else weight))
         cut = _cut_between(X @ self.coef_, positive, weight)
@@ -72,26 +86,20 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
     @abstractmethod
     def _task(self, x: Array, positive: Array, weight: Array | None = None) -> Task: ...
 
-    def _assemble(self, x: Array, first: Array, second: Array, form: Form, kind: int, **options: Any) -> Task:
-        outer, inner = min(self.outer_batch, len(first)), min(self.inner_batch, len(second))
-        n = x.shape[0]
-        share = np.array([len(first), len(second)]) / n
-        draws = Draws(kind, outer, inner, np.ones(n), np.zeros(n), share)
-        steps = math.ceil(max(len(first) / outer, len(second) / inner))
-        return Task(x, form=form, draws=draws, first=first, second=second, steps=steps, **options)
-
-    def _form(self, sign: float, outer: str, n_outer: int, power: float = 1.0) -> Form:
-        return Form(
-            surrogate=SURROGATES[self.surrogate],
-            margin=float(self.margin),
-            sign=sign,
-            outer=OUTERS[outer],
-            power=float(power),
-            log=self.surrogate == "exp",
-            rule=RULES.get(self.method, 0),
-            gamma=float(self.gamma),
-            n_outer=float(n_outer),
-            own_shift=0.0,
+    def _plan(
+        self, kind: int, first: Array, second: Array, *, sign: float, outer: str, power: float = 1.0, dim: int = 1
+    ) -> StepPlan:
+        """Return steps whose outer rows are of the first class."""
+        n, sizes = len(first) + len(second), (len(first), len(second))
+        batch = min(self.outer_batch, sizes[0]), min(self.inner_batch, sizes[1])
+        return StepPlan(
+            objective=Objective(SURROGATES[self.surrogate], float(self.margin), sign, OUTERS[outer], power),
+            update=self._update(sizes[0]),
+            sampler=ClassSampler(kind, *batch, np.ones(n), np.zeros(n), np.array(sizes) / n),
+            first=first,
+            second=second,
+            count=math.ceil(max(sizes[0] / batch[0], sizes[1] / batch[1])),
+            dim=dim,
         )
 
     def _watch(self, first: Array, second: Array) -> Array | None:
@@ -102,12 +110,12 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         return np.concatenate([random.permutation(rows)[:WATCHED] for rows in (first, second)])
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
-        """Scores [n]: X w + intercept, of which the order is what was learnt, and the sign what ``predict`` goes by."""
+        """Return the scores X w + intercept, of shape (n_samples,); ``predict`` goes by their sign."""
         check_is_fitted(self, "coef_")
         return self._scores(X) + self.intercept_[0]
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Classes [n]: the second where the score is above 0."""
+        """Return the class of each row: the greater one where the score is above 0."""
         above = self.decision_function(X) > 0
         return self.classes_[above.astype(int)]
 
@@ -116,7 +124,7 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         scores = self.decision_function(X)
         y = column_or_1d(y)
         check_consistent_length(scores, y)
-        unknown = y[~np.isin(y, self.classes_)]
-        if len(unknown):
-            raise ValueError(f"y has classes that were not in the fit: {unknown[0]!r}")
+        unknown = y[~np.isin(y, self.classes_)].tolist()
+        if unknown:
+            raise ValueError(f"y must be made of the classes of the fit, {self.classes_.tolist()}; got {unknown[0]!r}")
         return y == self.classes_[1], scores, check_weights(sample_weight, len(scores))

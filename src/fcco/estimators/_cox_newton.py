@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
-from fcco.estimators._risk_sets import CoxObjective
-
-Array = NDArray[Any]
+from fcco.estimators._columns import Array
+from fcco.estimators._cox_objective import CoxObjective
 
 _NOISE = 1e-13  # of a Hessian of standardised features, as a difference of two sums of order 1
 _COLLINEAR = 1e-13  # share of the largest eigenvalue below which a direction is one that no risk set varies in

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fcco.estimators._base import Progress, warn_user
-from fcco.estimators._kernels import Array, Form
-from fcco.estimators._loop import Draws, Run, new_run, train
+from fcco.compiled import (
+    ClassSampler,
+    LinearState,
+    ListSampler,
+    Objective,
+    TableUpdate,
+    new_state,
+    train_linear,
+)
+from fcco.estimators._progress import Progress, warn_user
+from fcco.estimators._validation import Array
 
 _RATES = [4.0**k for k in range(2, -23, -1)]  # of a trial
 _TRIAL_STEPS = 300
@@ -18,32 +27,47 @@ _LONGEST_RATE = 4.0**20  # of a later trial
 
 
 @dataclass(frozen=True)
+class StepPlan:
+    """What the compiled steps of a pass are, except for the features."""
+
+    objective: Objective
+    update: TableUpdate
+    sampler: ClassSampler | ListSampler
+    first: Array  # rows, or lists, that batches are drawn from
+    second: Array
+    count: int  # steps of a pass
+    dim: int = 1  # inner values of a row
+
+
+@dataclass(frozen=True)
 class Steps:
-    """Steps from a batch each, and the objective that they are to lower."""
+    """Steps on one batch each, and the objective that they are to lower."""
 
     x: Array  # [n, d]
-    form: Form
-    draws: Draws
-    first: Array  # rows that batches are drawn from, as in Run
-    second: Array
-    count: int  # of a pass
+    plan: StepPlan
     scale: Array  # [d]: multiplies the step of each feature
     alpha: float
     beta: float
     value: Callable[[Array], float]  # the objective of w [d], with its penalty
-    dim: int = 1
     size: float = 1.0  # of the objective at w = 0: rates are tried in units of its inverse
 
-    def start(self, w: Array, seed: int) -> Run:
-        return new_run(w, len(self.x), self.dim, self.first, self.second, seed)
+    @property
+    def count(self) -> int:
+        """Steps of a pass."""
+        return self.plan.count
 
-    def take(self, run: Run, count: int, rate: float) -> float:
-        """Take steps; the objective after them."""
-        rates, values = np.full(count, rate), np.empty(count)
-        train(self.x, self.form, self.draws, run, rates, self.scale, self.beta, self.alpha, values)
-        if not np.isfinite(run.w).all():
+    def start(self, w: Array, seed: int) -> LinearState:
+        """Return the state before the first step from w."""
+        return new_state(w, len(self.x), self.plan.dim, self.plan.first, self.plan.second, seed)
+
+    def take(self, state: LinearState, count: int, rate: float) -> float:
+        """Take steps, and return the objective after them."""
+        plan, rates = self.plan, np.full(count, rate)
+        options: Any = {"beta": self.beta, "alpha": self.alpha, "scale": self.scale}
+        train_linear(self.x, plan.objective, plan.update, plan.sampler, state, rates, **options)
+        if not np.isfinite(state.w).all():
             return math.inf
-        value = self.value(run.w)
+        value = self.value(state.w)
         return math.inf if math.isnan(value) else value
 
 
@@ -100,7 +124,7 @@ class Descent:
         """Whether the objective is clearly lower at twice the coefficients."""
         return bool(self.w.any()) and self.steps.value(2.0 * self.w) < self.value - self.progress.enough(self.value)
 
-    def _start(self) -> Run:
+    def _start(self) -> LinearState:
         return self.steps.start(self.w, int(self.random.randint(2**31 - 1)))
 
     def _try(self, rate: float) -> float:

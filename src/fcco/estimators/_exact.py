@@ -4,67 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from scipy import sparse
 from scipy.optimize import OptimizeResult, minimize
-from sklearn.utils.sparsefuncs import mean_variance_axis
 
-from fcco.estimators._base import Progress
-from fcco.estimators._kernels import Array
+from fcco.estimators._columns import Array, Centred
+from fcco.estimators._progress import Progress
 
 Slopes = Callable[[Array], tuple[float, Array]]
 
-_CONSTANT = 1e-12  # a spread below this share of the mean is rounding
 _ROUNDING = 1e-9  # share of the objective below which an improvement is not looked for
 _LEAST_SQUARE = 1e-290  # of |w|: below it the penalty's gradient cannot be told from that of 0
-
-
-def mean_and_variance(x: Any, weight: Array | None = None) -> tuple[Array, Array]:
-    """Of each column of an array or a CSR or CSC matrix, [d], in float64; the variance of a constant one is 0.
-
-    ``weight`` [n] is of the rows, and positive; None: all weigh alike.
-    """
-    if sparse.issparse(x):
-        mean, variance = mean_variance_axis(x.astype(np.float64, copy=False), axis=0, weights=weight)
-    elif weight is None:
-        mean, variance = x.mean(0, dtype=np.float64), x.var(0, dtype=np.float64)
-    else:
-        mean = np.average(x, axis=0, weights=weight)
-        variance = np.average(np.square(x - mean), axis=0, weights=weight)
-    # The mean of many equal numbers is off by more than the rounding of one.
-    low, high = (np.ravel(end.toarray() if sparse.issparse(end) else end) for end in (x.min(0), x.max(0)))
-    varies = (low < high) & (np.sqrt(variance) > _CONSTANT * np.abs(mean))
-    return mean, np.where(varies, variance, 0.0)
-
-
-class Centred:
-    """X less its column means, as a linear map in float64: scores, and gradients from those in the scores.
-
-    A dense X is copied. A sparse one stays as it is: (X - 1 mᵀ) w = X w - mᵀ w, and likewise for the transpose.
-    Constant columns are 0.
-
-    Args:
-        x: [n, d], an array or a CSR or CSC matrix.
-        mean, variance: of its columns, [d], as by :func:`mean_and_variance`.
-    """
-
-    def __init__(self, x: Any, mean: Array, variance: Array) -> None:
-        self._varies = (variance > 0.0).astype(np.float64)
-        if sparse.issparse(x):
-            self._x, self._mean = x.astype(np.float64, copy=False), mean
-        else:
-            self._x, self._mean = x - mean, np.zeros_like(mean)
-
-    def scores(self, w: Array) -> Array:
-        """[n], from coefficients [d]."""
-        w = w * self._varies
-        return self._x @ w - self._mean @ w
-
-    def gradient(self, by_score: Array) -> Array:
-        """[d], from the gradient in the scores [n]."""
-        return (self._x.T @ by_score - self._mean * by_score.sum()) * self._varies
 
 
 def _penalise(value: float, gradient: Array, w: Array, alpha: float, log: bool) -> tuple[float, Array]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,15 +16,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fcco._checks import check_rate, whole_number
-from fcco.estimators._base import LossCurveMixin, Progress, refuse_other_features, refuse_sparse, telling_of_compilation
-from fcco.estimators._descent import Descent, Steps
-from fcco.estimators._exact import Centred, mean_and_variance, minimise_exact
-from fcco.estimators._kernels import RULES, Array, Form
-from fcco.estimators._loop import Draws
-from fcco.functional._checks import check_choice, check_number
+from fcco.compiled import RULES, TableUpdate, compiling, new_update
+from fcco.estimators._columns import Centred, column_moments
+from fcco.estimators._descent import Descent, StepPlan, Steps
+from fcco.estimators._exact import minimise_exact
+from fcco.estimators._progress import LossCurveMixin, Progress
+from fcco.estimators._validation import Array, check_parameters, refuse_other_features, refuse_sparse
 
-METHODS = ("exact", *RULES)
+Ranker = TypeVar("Ranker")
+
 _FAR = 100.0  # spreads from 0: columns there are centred before a descent, which costs a copy, as scores lose digits
 SORTABLE = ("squared_hinge", "hinge", "exp")
 WATCHED = 2000  # rows of a class by which the objective is tracked, where it takes all pairs
@@ -40,16 +39,11 @@ class Task:
     """
 
     x: Any  # [n, d], an array, or with method="exact" a CSR or CSC matrix
+    plan: StepPlan
     objective: Callable[[Tensor], Tensor]
-    form: Form
-    draws: Draws
-    first: Array  # rows that batches are drawn from, as in Run
-    second: Array
-    steps: int  # of a pass
     watched: Array | None = None  # None: all rows
     log: bool = False
     floor: float = -math.inf  # where to end, if the objective or its logarithm may fall for ever
-    dim: int = 1
     size: float = 1.0  # of the objective at w = 0
     weight: Array | None = None  # [n], of the rows; None: all alike
 
@@ -71,6 +65,60 @@ class Task:
         return value.item(), gradient.numpy()
 
 
+_SHARED = {
+    "{the methods}": """\
+    method="exact" minimises the objective by L-BFGS, and is the default because it is both faster and better than the
+    others. It compiles nothing, and also takes sparse X. The other methods are stochastic. A step costs O(d), whatever
+    n is. A pass over the data without a gain halves the step size, and a pass that makes the objective worse is taken
+    back. The first fit with a stochastic method compiles its steps, once, for a few seconds; later processes find them
+    on disk. There is no ``partial_fit``, because the stochastic methods keep an estimate for each training row.""",
+    "{shared parameters}": """\
+    method : {"exact", "bsgd", "soap", "moap", "sox"}, default="exact"
+        L-BFGS on the exact objective, or the update rule of stochastic steps; see :data:`fcco.METHODS`.
+    alpha : float, default=1e-3
+        Weight of the penalty. Without one (0) there may be no finite optimum, and the fit then warns.
+    learning_rate : float or "auto", default="auto"
+        Step size of the stochastic methods, in units of each feature's deviation. "auto" takes the power of 4, from 16
+        down, that comes furthest in a trial of 300 steps. Before the fit ends, it tries larger ones again.
+    gamma : float
+        Rate of the table's moving average, in (0, 1].
+    beta : float, default=0.1
+        Rate of the gradient's moving average, in (0, 1].
+    max_iter : int, default=1000
+        Largest number of iterations, or of passes over the data.
+    tol : float, default=1e-5
+        Smallest improvement of the objective that counts, relative to its size. With 0 the fit never stops early.
+    n_iter_no_change : int, default=5
+        Number of iterations without an improvement that end the fit.
+    warm_start : bool, default=False
+        Whether to begin at the coefficients of the last fit, if the objective is lower there than at 0.
+    random_state : int, RandomState or None, default=None
+        Seed of the batches.
+    verbose : int or bool, default=0
+        Whether to print the objective after each iteration, and how long anything took to compile.""",
+    "{shared attributes}": """\
+    n_iter_ : int
+        Number of iterations.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X has them.""",
+}
+
+
+def share_docs(ranker: type[Ranker]) -> type[Ranker]:
+    """Fill in the parts of a docstring that all linear rankers share."""
+    for marker, text in _SHARED.items():
+        ranker.__doc__ = (ranker.__doc__ or "").replace(f"    {marker}", text)
+    return ranker
+
+
+def store_parameters(model: Any, values: dict[str, Any]) -> None:
+    """Set the parameters of a constructor, given as its ``locals()``, as attributes, as scikit-learn expects them."""
+    for name, value in values.items():
+        if name != "self":
+            setattr(model, name, value)
+
+
 def _exp(value: float) -> float:
     return math.exp(value) if value < 709.0 else math.inf
 
@@ -78,39 +126,25 @@ def _exp(value: float) -> float:
 class LinearRanker(LossCurveMixin, BaseEstimator):
     """Base of the linear rankers: scores are X w, and w minimises a pairwise objective plus alpha/2 |w|²."""
 
+    surrogate: str
+    margin: float
+    method: str
+    alpha: float
+    learning_rate: float | str
+    gamma: float
+    beta: float
+    outer_batch: int
+    inner_batch: int
+    max_iter: int
+    tol: float
+    n_iter_no_change: int
+    warm_start: bool
+    random_state: Any
+    verbose: int | bool
+
     coef_: Array
     n_iter_: int
     _weighted_methods: tuple[str, ...] = ()
-
-    @abstractmethod
-    def __init__(
-        self,
-        *,
-        surrogate: str,
-        margin: float,
-        method: str,
-        alpha: float,
-        learning_rate: float | str,
-        gamma: float,
-        beta: float,
-        outer_batch: int,
-        inner_batch: int,
-        max_iter: int,
-        tol: float,
-        n_iter_no_change: int,
-        warm_start: bool,
-        random_state: Any,
-        verbose: int | bool,
-    ) -> None:
-        self.surrogate, self.margin = surrogate, margin
-        self.method = method
-        self.alpha = alpha
-        self.learning_rate, self.gamma, self.beta = learning_rate, gamma, beta
-        self.outer_batch, self.inner_batch = outer_batch, inner_batch
-        self.max_iter, self.tol, self.n_iter_no_change = max_iter, tol, n_iter_no_change
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -118,14 +152,7 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
         return tags
 
     def _check_parameters(self) -> None:
-        check_choice(self.method, "method", METHODS)
-        check_number(self.alpha, "alpha", at_least=0.0)
-        for name in ("gamma", "beta"):
-            check_rate(name, type(self).__name__, getattr(self, name), largest=1.0)
-        for name in ("outer_batch", "inner_batch", "max_iter", "n_iter_no_change"):
-            whole_number(name, getattr(self, name))
-        if self.learning_rate != "auto":
-            check_number(self.learning_rate, 'learning_rate, if not "auto",', above=0.0)
+        check_parameters(self, outer_batch=1, inner_batch=1)
         if not isinstance(self.tol, Real) or math.isnan(self.tol):
             raise ValueError(f"tol must be a number, got {self.tol!r}")
 
@@ -147,21 +174,15 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
             # Of features in other units, they may be far worse than nothing.
             w = before if task.value(before, self.alpha) <= task.value(w, self.alpha) else w
         name = type(self).__name__
-        progress = Progress(
-            max_iter=self.max_iter,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            verbose=self.verbose,
-            name=name,
-        )
-        with telling_of_compilation(name, self.verbose):
+        progress = Progress.of(self, name, float(self.tol))
+        with compiling(name, self.verbose):
             w = self._minimise(task, w, progress)
         self.coef_ = w.astype(task.x.dtype)
         self.loss_curve_, self.n_iter_ = progress.curve, len(progress.curve)
 
     def _minimise(self, task: Task, w: Array, progress: Progress) -> Array:
         alpha = float(self.alpha)
-        mean, variance = mean_and_variance(task.x, task.weight)
+        mean, variance = column_moments(task.x, task.weight)
         # In these units every coefficient meets a curvature of about one, of the objective and the penalty together.
         scale = variance + alpha / task.size
         scale = 1.0 / np.where(scale > 0.0, scale, 1.0)
@@ -170,26 +191,18 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
             return minimise_exact(x, task.slopes, w, scale, alpha, progress, log=task.log, floor=task.floor)
         if (far := np.abs(mean) > _FAR * np.sqrt(variance)).any():
             task = replace(task, x=(task.x - np.where(far, mean, 0.0)).astype(task.x.dtype))
-        steps = Steps(
-            # Read-only arrays are a type of their own, for which all would be compiled once more.
-            x=np.require(task.x, requirements=["C", "W"]),
-            form=task.form,
-            draws=task.draws,
-            first=task.first,
-            second=task.second,
-            count=task.steps,
-            scale=scale,
-            alpha=alpha,
-            beta=float(self.beta),
-            value=partial(task.value, alpha=alpha),
-            dim=task.dim,
-            size=task.size,
-        )
+        value = partial(task.value, alpha=alpha)
+        steps = Steps(task.x, task.plan, scale, alpha, float(self.beta), value, task.size)
         rate = None if self.learning_rate == "auto" else float(self.learning_rate)
         descent = Descent(steps, w, rate, progress, check_random_state(self.random_state))
         w = descent.run()
         descent.warn()
         return w
+
+    def _update(self, n_outer: int) -> TableUpdate:
+        """Return how the table is updated, where ``n_outer`` rows have an inner value."""
+        rule = self.method if self.method in RULES else "bsgd"  # the exact method has no use for it
+        return new_update(rule, float(self.gamma), n_outer)
 
     def _scores(self, X: Any) -> Array:  # noqa: N803
         check_is_fitted(self, "coef_")

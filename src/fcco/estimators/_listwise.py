@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from torch import Tensor
 
 from fcco._checks import whole_number
-from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
-from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
-from fcco.estimators._loop import ITEMS, LISTS, Draws
-from fcco.estimators._weights import refuse_weights, show_weights_where_taken
+from fcco.compiled import OUTERS, SURROGATES, ListSampler, Objective
+from fcco.estimators._descent import StepPlan
+from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task, share_docs, store_parameters
+from fcco.estimators._validation import Array, refuse_weights, show_weights_where_taken
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import resolve_surrogate
@@ -29,6 +29,7 @@ _HOW_TO_ROUTE = """
     estimator.set_fit_request(qid=True).set_score_request(qid=True)"""
 
 
+@share_docs
 class ListwiseRanker(LinearRanker):
     r"""Linear ranker of the items of queries, by ListNet, ListMLE or a smooth NDCG.
 
@@ -49,56 +50,50 @@ class ListwiseRanker(LinearRanker):
         sklearn.set_config(enable_metadata_routing=True)
         estimator.set_fit_request(qid=True).set_score_request(qid=True)
 
-    method="exact" (L-BFGS) costs O(n log n + n d) an iteration, and is the default because it is both faster and
-    better: with "listnet" on LightGBM's example (3,005 rows, 218 features) it ends at 2.593 in .11 s, and passes SOX's
-    2.604, the best of the others, after .02 s of SOX's .12 s (``python benchmarks/estimators.py --only listwise``).
-    With "logistic" and "sigmoid" it goes through the pairs of each query. The others are stochastic, from
-    ``outer_batch`` queries with at most ``inner_batch`` items of each at a step, whose cost does not depend on n, and
-    halve their step after a pass over the data without a gain; a pass that makes the objective worse is taken back.
+    {the methods}
 
-    The first fit with a stochastic method compiles its steps, once, for about 12 s (``verbose=1`` prints how long);
-    later processes find them on disk. method="exact" compiles nothing. It also takes sparse X, which the others do not.
+    An iteration of method="exact" costs O(n log n + n d), except with "logistic" and "sigmoid", which compare all pairs
+    of each query. A stochastic step takes ``outer_batch`` queries with at most ``inner_batch`` items of each.
+    ``python benchmarks/estimators.py --only listwise`` compares the methods.
 
-    There is no ``partial_fit``: the stochastic methods keep an estimate for each training row. ``warm_start`` begins at
-    the coefficients of the fit before.
+    Parameters
+    ----------
+    objective : {"listnet", "listmle", "ndcg"}, default="listnet"
+    surrogate : {"squared_hinge", "hinge", "logistic", "sigmoid"}, default="squared_hinge"
+        The function ℓ of "ndcg".
+    margin : float, default=1.0
+        Margin of the hinges.
+    k : int or None, default=None
+        Length of the top that :meth:`score` looks at. None stands for the whole list. The objective is always of the
+        whole list.
+    outer_batch : int, default=8
+        Queries of a batch.
+    inner_batch : int, default=32
+        Largest number of items of a query in a batch. If no list is longer, inner values are exact, and "bsgd" is the
+        stochastic method to choose.
+    {shared parameters}
 
-    Parameters:
-        objective: "listnet", "listmle" or "ndcg".
-        surrogate: ℓ of "ndcg": "squared_hinge", "hinge", "logistic" or "sigmoid".
-        margin: of the hinges.
-        k: length of the top that :meth:`score` is about; None: the whole list. The objective is of the whole list.
-        method: "exact", "bsgd", "soap", "moap" or "sox"; see :data:`fcco.METHODS`.
-        alpha: weight of the penalty. Without one (0) there may be no finite optimum, of which the fit then warns.
-        learning_rate: of the stochastic methods, in units of each feature's deviation; "auto": that of the powers of 4
-            from 16 down which comes furthest in a trial of 300 steps. Before the fit ends, larger ones are tried again.
-        gamma: rate of the table, in (0, 1].
-        beta: rate of the gradient's moving average, in (0, 1].
-        outer_batch: queries a step.
-        inner_batch: items of a query at most. Where all lists are as short, inner values are exact, and "bsgd" the
-            method to choose among the stochastic ones.
-        max_iter: iterations, or passes over the data, at most.
-        tol: smallest improvement of the objective that counts, relative; 0: never stop early.
-        n_iter_no_change: iterations without one that end the fit.
-        warm_start: begin at the coefficients of the fit before, if the objective is lower there than at 0.
-        random_state: of the batches.
-        verbose: print the objective after each iteration, and how long anything took to compile.
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        The coefficients w.
+    loss_curve_ : list of float
+        The objective, with its penalty, after each iteration. With a stochastic method and "logistic" or "sigmoid", it
+        is the objective of whole queries, drawn at random until they have 4,000 rows; of a longer list, 4,000 rows.
+    {shared attributes}
 
-    Attributes:
-        coef_: w, [d].
-        loss_curve_: the objective, with its penalty, after each iteration (with "logistic" and "sigmoid" and a
-            stochastic method, that of whole queries, drawn at random until they have 4,000 rows; of a longer list,
-            4,000 of its rows).
-        n_iter_: how many there were.
-        n_features_in_, feature_names_in_: as seen in the fit.
+    References
+    ----------
+    Cao et al., *Learning to Rank: From Pairwise Approach to Listwise Approach*, ICML 2007. Xia et al., *Listwise
+    Approach to Learning to Rank: Theory and Algorithm*, ICML 2008. Qiu et al., *Large-scale Stochastic Optimization of
+    NDCG Surrogates for Deep Learning with Provable Convergence*, ICML 2022.
 
+    Examples
+    --------
     >>> X = [[0.1, 3.0], [0.9, 1.0], [0.5, 2.0], [0.2, 9.0], [0.8, 7.0]]
     >>> ranker = ListwiseRanker("ndcg").fit(X, y=[0, 2, 1, 0, 1], qid=[0, 0, 0, 1, 1])
     >>> ranker.score(X, [0, 2, 1, 0, 1], qid=[0, 0, 0, 1, 1])
     1.0
-
-    Reference: Cao et al., *Learning to Rank: From Pairwise Approach to Listwise Approach*, ICML 2007; Xia et al.,
-    *Listwise Approach to Learning to Rank: Theory and Algorithm*, ICML 2008; Qiu et al., *Large-scale Stochastic
-    Optimization of NDCG Surrogates for Deep Learning with Provable Convergence*, ICML 2022.
     """
 
     def __init__(
@@ -122,25 +117,7 @@ class ListwiseRanker(LinearRanker):
         random_state: Any = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            surrogate=surrogate,
-            margin=margin,
-            method=method,
-            alpha=alpha,
-            learning_rate=learning_rate,
-            gamma=gamma,
-            beta=beta,
-            outer_batch=outer_batch,
-            inner_batch=inner_batch,
-            max_iter=max_iter,
-            tol=tol,
-            n_iter_no_change=n_iter_no_change,
-            warm_start=warm_start,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.objective = objective
-        self.k = k
+        store_parameters(self, locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -158,12 +135,29 @@ class ListwiseRanker(LinearRanker):
 
     @show_weights_where_taken
     def fit(self, X: Any, y: Any, qid: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Fit to features [n, d], relevances [n] and the queries [n] of the rows (None: one query).
+        """Fit the ranker.
 
-        Raises:
-            ValueError: a negative relevance (but with "listmle", where only the order matters), or one too large; a
-                parameter outside its range; X, y or qid that cannot be meant.
-            TypeError: sparse X, with a stochastic method; ``sample_weight``, which is not supported.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features. Only method="exact" takes a sparse matrix.
+        y : array-like of shape (n_samples,)
+            Relevances, at least 0. With "listmle", where only the order matters, they may be negative.
+        qid : array-like of shape (n_samples,), optional
+            The query of each row. By default all rows are of one query.
+        sample_weight : None
+            Not supported.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a relevance is negative or too large, or if a parameter, X, y or qid is invalid.
+        TypeError
+            If X is sparse and the method stochastic, or if ``sample_weight`` is given.
         """
         self._check_parameters()
         refuse_weights(self, sample_weight)
@@ -177,52 +171,54 @@ class ListwiseRanker(LinearRanker):
     def _check_relevance(self, y: Any) -> Array:
         relevance = np.asarray(y, np.float64)
         if self.objective != "listmle" and relevance.min() < 0:
-            raise ValueError(f"y holds relevances, and {self.objective} has no use for {relevance.min()}: below 0")
+            raise ValueError(f"objective={self.objective!r} needs relevances >= 0 in y; got {relevance.min()}")
         if self.objective != "listmle" and relevance.max() == 0:
-            raise ValueError("y holds relevances, and none is above 0: there is nothing to rank by")
+            raise ValueError("y must have a relevance above 0; got none, so that there is nothing to rank by")
         if self.objective == "ndcg" and relevance.max() > _LARGEST_RELEVANCE:
-            raise ValueError(f"y holds relevances, and {relevance.max()} is too large: its gain is 2 to that power")
+            raise ValueError(
+                f"objective='ndcg' needs relevances <= {_LARGEST_RELEVANCE:g} in y, because gains are 2 to that power; "
+                f"got {relevance.max()}"
+            )
         return relevance
 
     def _task(self, x: Array, relevance: Array, lists: Array) -> Task:
-        draws = self._draws(relevance, lists)
         watched = self._watch(relevance, lists) if self.objective == "ndcg" else None
         objective = self._exact(*(values if watched is None else values[watched] for values in (relevance, lists)))
-        count = len(draws.relevant_in)
-        steps = math.ceil(max(count / draws.outer, len(lists) / (draws.outer * draws.inner)))
-        form = self._form(int((draws.gain > 0).sum()))
-        return Task(x, objective, form, draws, np.arange(count), np.zeros(0, np.int64), steps, watched)
+        return Task(x, self._plan(relevance, lists), objective, watched=watched)
 
-    def _draws(self, relevance: Array, lists: Array) -> Draws:
+    def _plan(self, relevance: Array, lists: Array) -> StepPlan:
+        sampler = self._sampler(relevance, lists)
+        count = len(sampler.relevant_in)
+        return StepPlan(
+            objective=self._compiled_objective(),
+            update=self._update(int((sampler.gain > 0).sum())),
+            sampler=sampler,
+            first=np.arange(count),
+            second=np.zeros(0, np.int64),
+            count=math.ceil(max(count / sampler.outer, len(lists) / (sampler.outer * sampler.inner))),
+        )
+
+    def _sampler(self, relevance: Array, lists: Array) -> ListSampler:
         mle, sizes, relevant = self.objective == "listmle", np.bincount(lists), relevance > 0
-        return Draws(
-            kind=ITEMS if mle else LISTS,
+        return ListSampler(
+            by_item=mle,
             outer=min(self.outer_batch, len(sizes)),
             inner=min(self.inner_batch, int(sizes.max())),
             gain=self._gains(relevance, lists),
             key=-relevance if mle else np.zeros(len(lists)),
-            share=np.ones(2),
             starts=np.append(0, sizes.cumsum()),
             members=lists.argsort(kind="stable"),
             relevant=relevant,
             relevant_in=np.bincount(lists, relevant).astype(np.int64),
         )
 
-    def _form(self, n_outer: int) -> Form:
-        ndcg = self.objective == "ndcg"
-        surrogate = resolve_surrogate(self.surrogate if ndcg else "exp", self.margin)
-        return Form(
-            surrogate=SURROGATES[surrogate.name],
-            margin=float(self.margin),
-            sign=1.0,
-            outer=OUTERS["discount" if ndcg else "log"],
-            power=1.0,
-            log=not ndcg,
-            rule=RULES.get(self.method, 0),
-            gamma=float(self.gamma),
-            n_outer=float(n_outer),
-            own_shift=1.0 - surrogate.at_zero(torch.zeros((), dtype=torch.float64)),
-        )
+    def _compiled_objective(self) -> Objective:
+        if self.objective != "ndcg":
+            return Objective(SURROGATES["exp"], 0.0, 1.0, OUTERS["log"])
+        surrogate = resolve_surrogate(self.surrogate, self.margin)
+        own_shift = 1.0 - surrogate.at_zero(torch.zeros((), dtype=torch.float64))
+        code = SURROGATES[surrogate.name]
+        return Objective(code, float(self.margin), 1.0, OUTERS["discount"], own_shift=float(own_shift))
 
     def _gains(self, relevance: Array, lists: Array) -> Array:
         """[n]: how much f of each item counts within its query."""
@@ -250,18 +246,35 @@ class ListwiseRanker(LinearRanker):
         return partial(list_mle_loss if self.objective == "listmle" else list_net_loss, **known)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Scores [n], which rank the items of each query: X w."""
+        """Return the scores X w, of shape (n_samples,), which rank the items of each query."""
         return self._scores(X)
 
     def score(self, X: Any, y: Any, qid: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
-        """NDCG@k with gains 2^y - 1, the mean over queries; items of equal score share their places' discounts.
+        """Return NDCG@k with gains 2^y - 1, the mean over queries that have a relevant item.
 
-        Queries without a relevant item are not counted. Without ``qid`` all rows are of one query.
+        Items of equal score share the discounts of their places.
 
-        Raises:
-            ValueError: no ``qid``, but the model was fitted with one; no query has a relevant item; a negative
-                relevance.
-            TypeError: ``sample_weight``, which is not supported; it is there because scikit-learn's Pipeline names it.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Relevances, at least 0.
+        qid : array-like of shape (n_samples,), optional
+            The query of each row. By default all rows are of one query.
+        sample_weight : None
+            Not supported. The parameter exists because scikit-learn's Pipeline names it.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        ValueError
+            If the model was fitted with ``qid`` and none is given, if no query has a relevant item, or if a relevance
+            is negative.
+        TypeError
+            If ``sample_weight`` is given.
         """
         check_is_fitted(self, "coef_")
         if sample_weight is not None:
@@ -281,7 +294,7 @@ class ListwiseRanker(LinearRanker):
         lists, gain = _number_queries(qid, len(scores)), np.exp2(relevance) - 1.0
         best = _discounted(gain, gain, lists, self.k)
         if not (best > 0).any():
-            raise ValueError("no query has a relevant item: NDCG is not defined")
+            raise ValueError("NDCG needs a query with a relevant item (y > 0); got none")
         return float(np.mean(_discounted(gain, scores, lists, self.k)[best > 0] / best[best > 0]))
 
 
@@ -289,14 +302,16 @@ def _number_queries(qid: Any, n: int) -> Array:
     """[n]: queries, numbered from 0."""
     if qid is None:
         return np.zeros(n, np.int64)
-    missing = [place for place, name in enumerate(np.asarray(qid, object).ravel()) if name is None or name != name]
+    names = np.asarray(qid, object).ravel()
+    missing = [place for place, name in enumerate(names) if name is None or name != name]
     if missing:
-        raise ValueError(f"qid[{missing[0]}] is not finite, or missing")
+        raise ValueError(f"qid must name a query for each row; got {names[missing[0]]!r} at position {missing[0]}")
     qid = column_or_1d(qid)
     if len(qid) != n:
-        raise ValueError(f"qid has {len(qid)} entries, and X has {n} rows")
+        raise ValueError(f"qid must have one query for each of the {n} rows of X; got {len(qid)}")
     if qid.dtype.kind == "f" and not np.isfinite(qid).all():
-        raise ValueError(f"qid[{np.flatnonzero(~np.isfinite(qid))[0]}] is not finite")
+        place = np.flatnonzero(~np.isfinite(qid))[0]
+        raise ValueError(f"qid must be finite; got {qid[place]} at position {place}")
     return np.unique(qid, return_inverse=True)[1]
 
 

@@ -15,13 +15,15 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fcco.estimators._base import LossCurveMixin, warn_user
-from fcco.estimators._kernels import Array
-from fcco.estimators._nca_checks import check_parameters
-from fcco.estimators._nca_exact import FEW, PASSES, choose_start, come_near, minimise, settling
-from fcco.estimators._nca_fit import SPREAD, Fit, Stall, spread_of
-from fcco.estimators._weights import refuse_weights, show_weights_where_taken
+from fcco._checks import whole_number
+from fcco.compiled import compiling
+from fcco.estimators._nca_exact import FEW, PASSES, choose_start, come_near, minimise, settling, stalls
+from fcco.estimators._nca_fit import SPREAD, Fit, spread_of
+from fcco.estimators._progress import LossCurveMixin, Stall, warn_user
+from fcco.estimators._validation import METHODS, Array, check_parameters, refuse_weights, show_weights_where_taken
+from fcco.functional._checks import check_choice, check_number
 
+_INITS = ("auto", "pca", "lda", "identity", "random")
 _STEPS = (1.0, 0.1, 0.01, 0.001)  # tried by learning_rate="auto", in units of the largest
 _WORSE = 1e-3  # relative to the objective at the start
 _FLAT = 1e6  # mean squared distance that no descent reaches by itself
@@ -178,7 +180,7 @@ class NeighborhoodComponentsAnalysis(
     @show_weights_where_taken
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NeighborhoodComponentsAnalysis:  # noqa: N803
         """Learn A from rows X, [n, n_features], and their classes y, [n]; ``sample_weight`` is not supported."""
-        check_parameters(self)
+        self._check_parameters()
         refuse_weights(self, sample_weight)
         self._check_resumed(X)
         x, y = validate_data(self, X, y, ensure_min_samples=2, dtype=(np.float64, np.float32), order="C")
@@ -190,7 +192,8 @@ class NeighborhoodComponentsAnalysis(
         resumed = self.warm_start and hasattr(self, "components_")
         start = self.components_ if resumed else self._start(x, label, init)
         fit = Fit(self, x, label, start, self.random_state_)
-        settled = self._descend(fit, resumed)
+        with compiling(type(self).__name__):
+            settled = self._descend(fit, resumed)
         self.components_ = fit.run.a
         name = type(self).__name__
         for doubt in self._doubts(fit, settled):
@@ -242,13 +245,13 @@ class NeighborhoodComponentsAnalysis(
         return settled or self.n_iter_ < self.max_iter or self.tol == 0
 
     def _iterate(self, fit: Fit) -> bool:
-        stall, stalls = Stall(self.tol, self.n_iter_no_change), 0
+        stall, count = Stall(self.n_iter_no_change), 0
         while self.n_iter_ < self.max_iter:
-            value = fit.iterate(self.n_iter_, self.max_iter, stalls)
+            value = fit.iterate(self.n_iter_, self.max_iter, count)
             self._record(value, fit.run.a, len(fit.rows.label))
-            if stall.add(value):
-                stalls += 1
-                if stalls == _STALLS:
+            if stalls(stall, value, self.tol):
+                count += 1
+                if count == _STALLS:
                     return True
         return self.tol == 0
 
@@ -291,6 +294,16 @@ class NeighborhoodComponentsAnalysis(
                 f"{self.batch_size} is too small for {len(fit.rows.sizes)} classes of {len(fit.rows.label)} rows"
             )
         return doubts
+
+    def _check_parameters(self) -> None:
+        check_parameters(self, methods=("auto", *METHODS), batch_size=3)
+        check_number(self.tol, "tol", at_least=0.0)
+        if self.n_components is not None:
+            whole_number("n_components", self.n_components)
+        if isinstance(self.init, str):
+            check_choice(self.init, "init, if not an array,", _INITS)
+        if self.callback is not None and not callable(self.callback):
+            raise ValueError(f"callback must be callable or None, got {self.callback!r}")
 
     def _check_resumed(self, X: Any) -> None:  # noqa: N803 (scikit-learn's)
         """Refuse to start from a solution of other features, before ``n_features_in_`` is set to theirs."""

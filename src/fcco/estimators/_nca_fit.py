@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from fcco.estimators._kernels import RULES, Array, Table
-from fcco.estimators._nca_kernel import Rows, Rule, Run, mean_and_deviation, train
-from fcco.estimators._nca_objective import mean_share
+from fcco.compiled import RULES, new_update
+from fcco.compiled._nca import NCAState, nca_rows, nca_state, train_nca
+from fcco.compiled._nca_exact import mean_share
+from fcco.estimators._columns import column_moments
+from fcco.estimators._validation import Array
 
 if TYPE_CHECKING:
     from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 
 ANCHORS = 500  # rows whose p_i the tracked objective is the mean of
 SPREAD = 4.0  # mean squared distance that a start by name is scaled to
-_WIDTH = 256  # rows that anchors are compared with at a time
 _TRIAL = 50  # steps of a trial, and the least of an iteration
 _MATES = 4  # of a class, that a batch is to hold
 
@@ -59,23 +60,6 @@ def _controller() -> ThreadpoolController:
 one_thread = _OneThread()  # the limit is the process's: fits that ran side by side would restore each other's
 
 
-class Stall:
-    """Counts iterations without an improvement of the objective by ``tol`` (relative)."""
-
-    def __init__(self, tol: float, patience: int) -> None:
-        self.tol, self.patience = tol, patience
-        self.best, self.since_best = np.inf, 0
-
-    def add(self, value: float) -> bool:
-        """Note the objective after an iteration; whether that makes ``patience`` in a row, and counts anew if so."""
-        self.since_best = 0 if value < self.best - self.tol * max(abs(value), 1e-12) else self.since_best + 1
-        self.best = min(self.best, value)
-        if self.tol == 0 or self.since_best < self.patience:
-            return False
-        self.since_best = 0
-        return True
-
-
 class Fit:
     """A fit under way: the data, the state, and the steps."""
 
@@ -84,24 +68,24 @@ class Fit:
     ) -> None:
         self.model, self.random = model, random
         self.normalise = model.learning_rate == "auto"
-        center, deviation = mean_and_deviation(x)
+        center, variance = column_moments(x)
+        deviation = np.sqrt(variance).astype(x.dtype)
         scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
         self.unit = scale if self.normalise else np.ones_like(scale)
-        self.rows = Rows(x, label, np.bincount(label), center, self.unit)
+        self.rows = nca_rows(x, label, center, self.unit)
         self.anchors = random.permutation(len(x))[:ANCHORS]
         self.start = np.ascontiguousarray(start, x.dtype)
         self.largest_step = _largest_step(self.start * deviation.astype(np.float64), spread_of(x[self.anchors], start))
-        self.rule = Rule(RULES.get(model.method, RULES["sox"]), float(model.gamma))
+        rule = model.method if model.method in RULES else "sox"
+        self.update = new_update(rule, float(model.gamma), len(x))
         self.per_pass = -(-len(x) // min(model.batch_size, len(x)))
         self.batches = self._draw()
         self.step = 0.0
         self.run = self._fresh()
         self.in_batches = np.nan  # the objective as the batches of the last iteration estimate it; NaN: they cannot
 
-    def _fresh(self) -> Run:
-        a, n = self.start.copy(), len(self.rows.label)
-        square = np.zeros_like(a) if self.normalise else np.zeros((0, 0), a.dtype)
-        return Run(a, np.zeros_like(a), square, Table(np.zeros((n, 2)), np.zeros(n, np.int64)), np.zeros(1, np.int64))
+    def _fresh(self) -> NCAState:
+        return nca_state(self.start, len(self.rows.label), normalise=self.normalise)
 
     def _draw(self) -> Batches:
         return draw_batches(self.random, self.rows.label, self.per_pass, max(1, -(-_TRIAL // self.per_pass)))
@@ -148,7 +132,7 @@ class Fit:
     def objective(self, a: Array) -> float:
         """F at ``a``, from the p_i of the anchors."""
         with one_thread:
-            share = mean_share(self.rows, a, self.anchors, min(len(self.rows.label), _WIDTH))
+            share = mean_share(self.rows, a, self.anchors)
         return self.penalty(a) - share
 
     @cached_property
@@ -160,12 +144,12 @@ class Fit:
         """alpha/2 |A|²."""
         return 0.5 * self.model.alpha * float(np.sum(np.square(a, dtype=np.float64)))
 
-    def _train(self, run: Run, lr: Array) -> float:
-        """A step for each of ``lr``; the objective as the batches of the last pass estimate it."""
-        model, values, known = self.model, np.zeros(len(lr)), np.zeros(len(lr), np.int64)
+    def _train(self, run: NCAState, lr: Array) -> float:
+        """Take a step for each of ``lr``, and return the objective as the batches of the last pass estimate it."""
+        rates: Any = {"beta": self.model.beta, "alpha": self.model.alpha}
         # Products this small are slower on several threads than on one.
         with one_thread:
-            train(self.rows, self.rule, run, *self.batches, lr, float(model.beta), float(model.alpha), values, known)
+            values, known = train_nca(self.rows, self.update, run, *self.batches, lr, **rates)
         values, known = values[-self.per_pass :], known[-self.per_pass :]
         return float(values @ known / known.sum()) + self.penalty(run.a) if known.any() else np.nan
 

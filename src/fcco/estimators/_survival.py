@@ -6,36 +6,31 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fcco._checks import check_rate, whole_number
-from fcco.estimators._base import (
-    LossCurveMixin,
-    Progress,
+from fcco.compiled import OUTERS, SURROGATES, WHOLE, ClassSampler, Objective, compiling, new_update
+from fcco.compiled._concordance import count_pairs
+from fcco.compiled._cox import RiskSets, group, sort_order
+from fcco.estimators._columns import SortedRows, linear
+from fcco.estimators._cox_newton import Fit, newton
+from fcco.estimators._cox_objective import CoxObjective
+from fcco.estimators._descent import Descent, StepPlan, Steps
+from fcco.estimators._progress import LossCurveMixin, Progress, warn_user
+from fcco.estimators._survival_data import as_survival, framed, summarise, wants_frame
+from fcco.estimators._validation import (
+    Array,
+    check_parameters,
+    check_weights,
     refuse_other_features,
     refuse_sparse,
-    telling_of_compilation,
-    warn_user,
+    refuse_weights,
+    show_weights_where_taken,
 )
-from fcco.estimators._concordance import count_pairs
-from fcco.estimators._cox_minibatch import cox_form, cox_steps, finite_spread
-from fcco.estimators._cox_newton import Fit, newton
-from fcco.estimators._cox_rows import Rows, linear
-from fcco.estimators._descent import Descent
-from fcco.estimators._kernels import RULES
-from fcco.estimators._risk_sets import CoxObjective, RiskSets, group, sort_order
-from fcco.estimators._survival_frames import framed, summarise, wants_frame
-from fcco.estimators._survival_target import as_survival
-from fcco.estimators._weights import check_weights, refuse_weights, show_weights_where_taken
 from fcco.functional._checks import check_choice, check_number
 
-Array = NDArray[Any]
-
-_METHODS = ("exact", *RULES)
 _TIES = ("breslow", "efron")
 _LOOK_AHEAD = 8  # iterations of Newton's method which tell whether a likelihood has a maximum near by
 
@@ -68,8 +63,8 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     those where the rise became negligible, or where descent ended, and alpha > 0 makes them finite. After descent a few
     iterations of Newton's method look for that.
 
-    The first fit compiles what it needs, once: about 2 s, or 12 s more with mini-batches (``verbose=1`` prints how
-    long). Later processes find it on disk.
+    The first fit compiles what it needs, once, for a few seconds (``verbose=1`` prints how long). Later processes find
+    the compiled code on disk.
 
     Parameters
     ----------
@@ -177,13 +172,27 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
 
     @show_weights_where_taken
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Fit to features X, [n, d], dense or sparse, and to times and events.
+        """Fit the model.
 
-        ``sample_weight`` [n] counts a row as often as it says, or not at all where it is 0; None: once.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features. Only method="exact" takes a sparse matrix.
+        y : array-like
+            Times and events; see the description of the class.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counts; a row of weight 0 is left out. Only method="exact" supports weights.
 
-        Raises:
-            ValueError: a parameter out of range, no event at all, or X, y or weights that cannot be meant.
-            TypeError: sparse X or ``sample_weight``, but with method="exact".
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If there is no event, or if a parameter, X, y or a weight is invalid.
+        TypeError
+            If the method does not support sparse X, or ``sample_weight``.
         """
         self._check_parameters()
         refuse_weights(self, sample_weight)
@@ -201,16 +210,16 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             x, time, event, counts = (part[kept] for part in (x, time, event, counts))
         if not event.any():
             raise ValueError(f"y has no event: all {len(time)} times are censored")
-        with telling_of_compilation("CoxRegressor", self.verbose):
+        with compiling("CoxRegressor", self.verbose):
             self._fit(x, time, event, counts, before)
         return self
 
     def _fit(self, x: Any, time: Array, event: Array, counts: Array, before: Array | None) -> None:
         order = sort_order(time, event)
-        rows = Rows(x, order, counts)
+        rows = SortedRows(x, order, counts)
         sets = RiskSets(event[order], *group(time[order], event[order]), self.ties == "efron", counts[order])
         objective = CoxObjective(rows, sets, self.alpha * rows.scale**-2.0)
-        start = np.zeros(x.shape[1]) if before is None else before * finite_spread(objective)
+        start = np.zeros(x.shape[1]) if before is None else before * rows.spread
         if self._exact:
             self._fit_newton(objective, start)
         else:
@@ -222,19 +231,12 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         return self.method == "exact"
 
     def _check_parameters(self) -> None:
-        check_choice(self.method, "method", _METHODS)
+        check_parameters(self, batch_size=1)
         check_choice(self.ties, "ties", _TIES)
         if self.ties != "breslow" and not self._exact:
             raise ValueError(f"method={self.method!r} has Breslow's ties only, got ties={self.ties!r}")
-        for name in ("batch_size", "max_iter", "n_iter_no_change"):
-            whole_number(name, getattr(self, name))
-        for name in ("gamma", "beta"):
-            check_rate(name, type(self).__name__, getattr(self, name), largest=1.0)
-        check_number(self.alpha, "alpha", at_least=0.0)
         if self.tol is not None:
             check_number(self.tol, "tol, if not None,", at_least=0.0)
-        if self.learning_rate != "auto":
-            check_number(self.learning_rate, 'learning_rate, if not "auto",', above=0.0)
 
     def _fit_newton(self, objective: CoxObjective, start: Array) -> None:
         def report(number: int, value: float) -> None:
@@ -250,19 +252,11 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             warn_user(f"CoxRegressor reached max_iter={self.max_iter} before Newton's method converged")
 
     def _fit_descent(self, x: Array, time: Array, event: Array, objective: CoxObjective, start: Array) -> None:
-        progress = Progress(
-            max_iter=self.max_iter,
-            tol=1e-6 if self.tol is None else self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            verbose=self.verbose,
-            name="CoxRegressor",
-        )
-        # Read-only arrays are a type of their own, for which all would be compiled once more.
-        x, time = (np.require(part, requirements=["C", "W"]) for part in (x, time))
-        form = cox_form(self.method, float(self.gamma), int(event.sum()))
-        rates = {"alpha": float(self.alpha), "beta": float(self.beta)}
-        steps = cox_steps(x, time, event, objective, form=form, batch_size=int(self.batch_size), **rates)
-        spread = finite_spread(objective)
+        progress = Progress.of(self, "CoxRegressor", 1e-6 if self.tol is None else self.tol)
+        spread, alpha = objective.rows.spread, float(self.alpha)
+        plan = cox_plan(time, event, self.batch_size, self.method, self.gamma)
+        scale = objective.rows.scale**-2.0
+        steps = Steps(x, plan, scale, alpha, float(self.beta), lambda w: objective.value(w * spread))
         rate = None if self.learning_rate == "auto" else float(self.learning_rate)
         begin = start / np.where(spread > 0, spread, 1.0)
         descent = Descent(steps, begin, rate, progress, check_random_state(self.random_state))
@@ -310,9 +304,9 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             return np.exp(self._log_baseline)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Log risk, [n], relative to a row at the mean of the training data: coefᵀ (x - mean).
+        """Return the log risk of each row relative to a row at the mean of the training data: coefᵀ (x - mean).
 
-        This is lifelines' ``predict_log_partial_hazard``; scikit-survival's ``predict`` is the same plus
+        This is lifelines' ``predict_log_partial_hazard``. scikit-survival's ``predict`` is the same plus
         ``mean_ @ coef_``.
         """
         check_is_fitted(self)
@@ -320,10 +314,20 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         return linear(x, self.coef_) - self.mean_ @ self.coef_
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """Harrell's concordance index of the predictions, with ties as scikit-survival has them; O(n log n).
+        """Return Harrell's concordance index of the predictions, with ties as in scikit-survival; O(n log n).
 
-        NaN, and an ``UndefinedMetricWarning``, if no pair can be compared. With ``sample_weight`` [n], the pair of rows
-        i and j counts as often as the product of their weights says.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        y : array-like
+            Times and events, as in :meth:`fit`.
+        sample_weight : array-like of shape (n_samples,), optional
+            A pair of rows counts as often as the product of their weights says.
+
+        Returns
+        -------
+        float
+            If no pair can be compared, it is NaN, and an ``UndefinedMetricWarning`` is given.
         """
         risk = self.predict(X)
         time, event = as_survival(y)
@@ -339,14 +343,21 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         times: Any = None,
         as_frame: bool | None = None,
     ) -> Any:
-        """Cumulative hazards, a step function of time: Breslow's baseline times the risk.
+        """Return cumulative hazards, step functions of time: Breslow's baseline times the risk.
 
-        Args:
-            X: [n, d].
-            times: [m], where; ``unique_times_`` by default (which is m n numbers: with many rows, choose). The hazard
-                is 0 before the first time of the training data, and stays where it is after the last.
-            as_frame: a data frame whose columns are times (lifelines has the transpose), or an array, [n, m]; by
-                default a frame if pandas is installed.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        times : array-like of shape (n_times,), optional
+            Where to evaluate them. By default this is ``unique_times_``, which can be many numbers. The hazard is 0
+            before the first time of the training data, and constant after the last.
+        as_frame : bool, optional
+            Whether to return a data frame whose columns are times; lifelines returns the transpose. By default it is a
+            frame if pandas is installed.
+
+        Returns
+        -------
+        DataFrame or ndarray of shape (n_samples, n_times)
         """
         risk = self.predict(X)
         times = self.unique_times_ if times is None else np.atleast_1d(np.asarray(times, dtype=np.float64))
@@ -362,7 +373,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         times: Any = None,
         as_frame: bool | None = None,
     ) -> Any:
-        """The probability to live beyond each time: e to the minus cumulative hazard, whose arguments it has."""
+        """Return the probability to live beyond each time; see :meth:`predict_cumulative_hazard_function`."""
         return np.exp(-self.predict_cumulative_hazard_function(X, times, as_frame))
 
     @property
@@ -383,6 +394,20 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         tags.input_tags.sparse = self._exact  # the loop over batches reads rows of an array
         tags.target_tags.required = True
         return tags
+
+
+def cox_plan(time: Array, event: Array, batch_size: int, method: str, gamma: float) -> StepPlan:
+    """Return steps on batches of any rows; events are outer rows, and their rivals those who live as long."""
+    n, batch = len(time), min(int(batch_size), len(time))
+    time = np.require(time, requirements=["C", "W"])
+    return StepPlan(
+        objective=Objective(SURROGATES["exp"], 0.0, 1.0, OUTERS["log"]),
+        update=new_update(method, float(gamma), int(event.sum())),
+        sampler=ClassSampler(WHOLE, batch, 0, event.astype(np.float64), time, np.ones(2)),
+        first=np.arange(n),
+        second=np.zeros(0, np.int64),
+        count=max(1, n // batch),
+    )
 
 
 def _silent(number: int, value: float) -> None:

@@ -30,14 +30,20 @@ class TableCallback(Callback):
     - It calls ``set_epoch`` on samplers and batch samplers of the training loaders that have it. Lightning itself does
       that for a sampler, and not for a batch sampler such as those of :mod:`fcco.data`.
 
-    Args:
-        losses: losses that are not part of the LightningModule, by name.
-        every: steps between two reports; 0 for none.
+    Parameters
+    ----------
+    losses : mapping of str to Module, optional
+        Losses that are not part of the LightningModule, by name.
+    every : int, default=50
+        Steps between two reports. With 0 there are none.
 
-    Raises:
-        ValueError: at the start of a run: no loss with a table was found, or one stands here that is a part of the
-            module.
+    Raises
+    ------
+    ValueError
+        At the start of a run, if there is no loss with a table, or if one of ``losses`` is a part of the module.
 
+    Examples
+    --------
     >>> from lightning.pytorch import Trainer
     >>> trainer = Trainer(callbacks=[TableCallback(every=100)], logger=False, enable_checkpointing=False)
     """

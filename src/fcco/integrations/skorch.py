@@ -33,13 +33,20 @@ class TableNet(NeuralNet):
     validation data it is in ``eval()`` mode, the in-batch objective. Parameters of the loss are set as usual:
     ``criterion__rule=fcco.SOX(0.3)``.
 
-    Args:
-        module: a module whose output is [B] or [B, 1].
-        criterion: a loss with ``from_targets(y)``, such as :class:`fcco.losses.AveragePrecisionLoss`.
-        sampler: targets [n] to a batch sampler, such as ``lambda y: PositiveNegativeSampler(y, batch=32)``; it replaces
-            ``batch_size``. It needs ``train_split=None``: a split has other rows.
-        others: what :class:`skorch.NeuralNet` takes.
+    Parameters
+    ----------
+    module : Module
+        A module whose output is [B] or [B, 1].
+    criterion : type
+        A loss with ``from_targets(y)``, such as :class:`fcco.losses.AveragePrecisionLoss`.
+    sampler : callable, optional
+        A function from targets [n] to a batch sampler, such as ``lambda y: PositiveNegativeSampler(y, batch=32)``. It
+        replaces ``batch_size``, and needs ``train_split=None``, because a split has other rows.
+    **others
+        Parameters of :class:`skorch.NeuralNet`.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> import fcco
     >>> x, y = np.random.randn(40, 3).astype(np.float32), np.arange(40) % 2
@@ -63,13 +70,17 @@ class TableNet(NeuralNet):
     def fit(self, X: Any, y: Any = None, **fit_params: Any) -> TableNet:  # noqa: N803 (scikit-learn's name)
         """Fit to data X with targets y.
 
-        Raises:
-            ValueError: there is no y, or a sampler along with a train_split.
+        Raises
+        ------
+        ValueError
+            If there is no y, or a sampler along with a train_split.
         """
         if y is None:
-            raise ValueError("fit needs y, from which the table's size and the population are known")
+            raise ValueError("fit needs y, from which it takes the size of the table and the population; got None")
         if self.sampler is not None and self.train_split is not None:
-            raise ValueError("sampler draws from all rows of y: set train_split=None")
+            raise ValueError(
+                "sampler draws from all rows of y, and cannot be used with train_split; set train_split=None"
+            )
         self.target_ = torch.as_tensor(y)
         super().fit(X, y, **fit_params)
         return self

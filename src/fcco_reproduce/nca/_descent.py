@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from fcco.estimators._kernels import RULES, Table, _Rate
-from fcco.estimators._nca_kernel import Rows, Run, mean_and_deviation
+from fcco.compiled import TableUpdate, new_update
+from fcco.compiled._nca import NCARows, NCAState, nca_rows, nca_state, train_nca
 from fcco_reproduce._methods import MethodSettings
 from fcco_reproduce.datasets import Classification, Split
 from fcco_reproduce.nca._data import Array, loss, start
-from fcco_reproduce.nca._loop import TableUpdate, train
 
 
 class Trace(NamedTuple):
@@ -56,31 +54,33 @@ def descend(split: Split, setting: MethodSettings, *, width: int, seed: int, ste
     which B/n visit a row, then has the rate gamma B/n.
     """
     n, d = split.train.x.shape
-    rows, run, update = _as_rows(split.train), _new_run(start(width, d, seed), n), _as_update(setting, n)
+    rows, state = _as_rows(split.train), _new_state(start(width, d, seed), n, setting)
+    update, bounds = _as_update(setting, n), setting.batch * np.arange(every + 1)
     batches = draw_batches(n, setting.batch, steps, seed, replacement=setting.as_coded)
-    losses = [loss(split.test, run.a)]
+    losses = [loss(split.test, state.a)]
     for first in range(0, steps, every):
-        train(update, rows, run, batches[first : first + every], setting.lr, setting.beta, setting.decay)
-        losses.append(loss(split.test, run.a))
-    return Trace(losses, run.a)
+        part = batches[first : first + every]
+        lr, rates = np.full(len(part), setting.lr), {"beta": setting.beta, "alpha": setting.decay}
+        train_nca(rows, update, state, part.ravel(), bounds, lr, **rates, weighted=False)
+        losses.append(loss(split.test, state.a))
+    return Trace(losses, state.a)
 
 
-def _as_rows(part: Classification) -> Rows:
-    mean, _ = mean_and_deviation(part.x)
-    sizes = np.bincount(part.y)
-    return Rows(part.x, part.y.astype(np.int32), sizes, mean, np.ones_like(mean))
+def _as_rows(part: Classification) -> NCARows:
+    return nca_rows(part.x, part.y, part.x.mean(0, dtype=np.float64))
 
 
-def _new_run(a: Array, n: int) -> Run:
-    table = Table(np.full((n, 2), -np.inf), np.zeros(n, np.int64))
-    return Run(a, np.zeros_like(a), np.zeros((0, 0), a.dtype), table, np.zeros(1, np.int64))
+def _new_state(a: Array, n: int, setting: MethodSettings) -> NCAState:
+    state = nca_state(a, n, normalise=False)
+    if setting.as_coded:
+        # Rows that were written, before the first step, with g = 0; the table holds logarithms.
+        state.table.u[:], state.table.written[:], state.clock[:] = -np.inf, 1, 1
+    return state
 
 
 def _as_update(setting: MethodSettings, n: int) -> TableUpdate:
-    # A gradient that goes through u has MOAP's n/B as often as u has: it cancels, and is left out of both.
-    coverage = n / setting.batch if setting.rule == "moap" and not setting.as_coded else 1.0
-    gamma = setting.gamma / coverage
-    # The compiled code has no -inf to multiply with an age of 0.
-    log_rest = math.log1p(-gamma) if gamma < 1 else -1e5
-    rate = _Rate(gamma, math.log(gamma), log_rest, coverage, math.log(coverage))
-    return TableUpdate(RULES[setting.rule], rate, setting.as_coded, setting.gamma if setting.as_coded else 1.0)
+    if setting.as_coded:
+        # A gradient that goes through u has MOAP's n/B as often as u has: it cancels, and is left out of both.
+        return new_update(setting.rule, setting.gamma, setting.batch, factor=setting.gamma)
+    scale = setting.batch / n if setting.rule == "moap" else 1.0
+    return new_update(setting.rule, setting.gamma * scale, n)

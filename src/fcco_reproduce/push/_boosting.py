@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 
-from fcco.estimators._kernels import Array
+from fcco.compiled._rules import Array
 
 
 def boost(outer: Array, inner: Array, *, p: float = 4.0, rounds: int = 10) -> Array:

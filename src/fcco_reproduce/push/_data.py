@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from fcco.estimators._kernels import Array
+from fcco.compiled._rules import Array
 from fcco.functional import p_norm_push_loss
 from fcco_reproduce.datasets import (
     Classification,

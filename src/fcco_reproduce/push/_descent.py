@@ -1,4 +1,4 @@
-"""Stochastic runs on p-norm push, by the compiled loop of the estimators."""
+"""Stochastic runs on p-norm push, by the compiled loop of :mod:`fcco.compiled`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fcco.estimators._kernels import OUTERS, RULES, SURROGATES, Array, Form
-from fcco.estimators._loop import PUSH, Draws, Run, new_run, train
+from fcco.compiled import (
+    OUTERS,
+    PUSH,
+    SURROGATES,
+    ClassSampler,
+    LinearState,
+    Objective,
+    TableUpdate,
+    new_state,
+    new_update,
+    train_linear,
+)
+from fcco.compiled._rules import Array
 from fcco_reproduce._methods import MethodSettings
 from fcco_reproduce.datasets import Split
 from fcco_reproduce.push._data import P, penalty, push_loss
@@ -79,48 +90,38 @@ def _make_distinct(batches: Array, n: int, generator: np.random.Generator) -> No
         batches[step, order[step, place + 1]] = generator.integers(n, size=len(step))
 
 
-def start(y: Array, width: int, setting: MethodSettings, batches: Batches, seed: int) -> Run:
+def start(y: Array, width: int, setting: MethodSettings, batches: Batches, seed: int) -> LinearState:
     """A run that has taken no step; with ``as_coded``, at the weights that the authors' code draws for the seed."""
     w = torch.zeros(width)
     if setting.as_coded:
         w.uniform_(-1.0, 1.0, generator=torch.Generator().manual_seed(seed))
-    run = new_run(w.numpy(), len(y), 1, *batches, seed)
+    run = new_state(w.numpy(), len(y), 1, *batches, seed)
     # The loop goes through the rows in the order given, and would shuffle them at the end of a pass only.
-    run.cursor[:] = 0
+    run.stream.cursor[:] = 0
     if setting.as_coded:
         # Rows that were written, before the first step, with g = 0; the table holds logarithms.
         run.table.u[:], run.table.written[:], run.clock[:] = -np.inf, 1, 1
     return run
 
 
-def make_form(setting: MethodSettings, n_outer: int) -> Form:
-    """g_i = mean_j exp(h_i - h_j) and f = g^p, in log space, by the rule of the setting."""
-    return Form(
-        surrogate=SURROGATES["exp"],
-        margin=0.0,
-        sign=-1.0,
-        outer=OUTERS["power"],
-        power=P,
-        log=True,
-        rule=RULES[setting.rule],
-        gamma=setting.gamma,
-        # MOAP scales by n_outer / B1.
-        n_outer=float(setting.batch if setting.as_coded else n_outer),
-        own_shift=0.0,
-    )
+def make_update(setting: MethodSettings, n_outer: int) -> TableUpdate:
+    """Return the rule of the setting; MOAP scales by n_outer / B1, and as coded not at all."""
+    return new_update(setting.rule, setting.gamma, setting.batch if setting.as_coded else n_outer)
 
 
 def descend(split: Split, setting: MethodSettings, batches: Batches, *, seed: int, every: int) -> Trace:
     """Train on all of ``batches`` with a constant step, and measure on the test part."""
     x, y = np.require(split.train.x, requirements=["C", "W"]), split.train.y
-    form = make_form(setting, n_outer=int((y == 0).sum()))
-    draws = Draws(PUSH, setting.batch, setting.batch, np.ones(len(y)), np.zeros(len(y)), np.ones(2))
+    # g_i = mean_j exp(h_i - h_j) and f = g^p, in log space.
+    objective = Objective(SURROGATES["exp"], 0.0, -1.0, OUTERS["power"], P)
+    update = make_update(setting, n_outer=int((y == 0).sum()))
+    sampler = ClassSampler(PUSH, setting.batch, setting.batch, np.ones(len(y)), np.zeros(len(y)), np.ones(2))
     run = start(y, x.shape[1], setting, batches, seed)
     losses, seconds, done = [], 0.0, 0
 
     def advance(count: int) -> None:
-        rates, scale, values = np.full(count, setting.lr), np.ones(x.shape[1]), np.empty(count)
-        train(x, form, draws, run, rates, scale, setting.beta, setting.decay, values)
+        rates = np.full(count, setting.lr)
+        train_linear(x, objective, update, sampler, run, rates, beta=setting.beta, alpha=setting.decay)
 
     advance(0)  # compiles, where that is still to be done
     for last in range(0, len(batches.outer) // setting.batch, every):

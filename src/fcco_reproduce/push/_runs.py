@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fcco.estimators._kernels import Array
+from fcco.compiled._rules import Array
 from fcco_reproduce._tables import Row
 
 

@@ -1,4 +1,4 @@
-"""Sample weights: checking them, and refusing them where they cannot be used."""
+"""What the estimators check before a fit: parameters, features and sample weights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,64 @@ from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.utils import check_array
 
-from fcco.estimators._kernels import Array
+from fcco._checks import check_rate, whole_number
+from fcco.compiled import RULES
+from fcco.functional._checks import check_choice, check_number
 
+Array = NDArray[Any]
 Fit = TypeVar("Fit", bound=Callable[..., Any])
+
+METHODS = ("exact", *RULES)
+
+
+def check_parameters(model: Any, *, methods: tuple[str, ...] = METHODS, **least: int) -> None:
+    """Check the parameters that all estimators have.
+
+    Parameters
+    ----------
+    model : estimator
+    methods : tuple of str, default=METHODS
+        The values that ``method`` may have.
+    **least : int
+        Names of further parameters that are whole numbers, and the least value of each.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    TypeError
+        If a parameter is not a number.
+    """
+    check_choice(model.method, "method", methods)
+    for name, bound in {"max_iter": 1, "n_iter_no_change": 1, **least}.items():
+        whole_number(name, getattr(model, name), bound)
+    for name in ("gamma", "beta"):
+        check_rate(name, type(model).__name__, getattr(model, name), largest=1.0)
+    check_number(model.alpha, "alpha", at_least=0.0)
+    if isinstance(model.learning_rate, str):
+        check_choice(model.learning_rate, "learning_rate, if not a number,", ("auto",))
+    else:
+        check_number(model.learning_rate, 'learning_rate, if not "auto",', above=0.0)
+
+
+def refuse_sparse(X: Any, method: str) -> None:  # noqa: N803
+    """Raise a TypeError if X is sparse, for a method that steps from row to row."""
+    if sparse.issparse(X):
+        raise TypeError(f'method={method!r} takes dense X only, got a sparse one: take method="exact", or X.toarray()')
+
+
+def refuse_other_features(X: Any, before: int) -> None:  # noqa: N803
+    """Raise a ValueError if a warm start has X of other than the ``before`` features of the last fit.
+
+    To be called before X is validated, which sets ``n_features_in_``: what was fitted is to stay as it was.
+    """
+    shape = np.shape(X)
+    if len(shape) == 2 and shape[1] != before:
+        raise ValueError(f"warm_start: X has {shape[1]} features, and the fit before had {before}")
 
 
 def check_weights(sample_weight: Any, n: int) -> Array:

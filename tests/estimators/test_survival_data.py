@@ -7,7 +7,7 @@ from sklearn.exceptions import DataConversionWarning
 
 from estimators.survival_data import columns, make_data
 from fcco.estimators._survival import CoxRegressor
-from fcco.estimators._survival_target import as_survival
+from fcco.estimators._survival_data import as_survival
 
 
 def test_forms_of_y():

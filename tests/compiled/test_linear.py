@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import fcco
-from fcco.estimators import _loop
-from fcco.estimators._kernels import RULES
+from compiled.parts import fill
+from fcco.compiled import RULES, new_state, train_linear
+from fcco.compiled._pairs import new_batch
 from fcco.estimators._listwise import ListwiseRanker
-from fcco.estimators._ranking import AveragePrecisionClassifier, PNormPushClassifier
+from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._push import PNormPushClassifier
 
 ENGINE_RULES = {"bsgd": fcco.BSGD(), "soap": fcco.SOAP(0.3), "moap": fcco.MOAP(0.3), "sox": fcco.SOX(0.3)}
 N, D, ALPHA, BETA, LR = 40, 4, 0.05, 0.3, 0.001
@@ -80,23 +82,26 @@ def prepare(case, rule_name, start=0.0, gamma=0.3, seed=0):
     return task, start * rng.normal(size=D), loss, [torch.as_tensor(np.asarray(v) * 1) for v in known]
 
 
-def run_compiled(task, w, steps, seed=5):
-    run = _loop.new_run(w, N, task.dim, task.first, task.second, seed)
-    values = np.empty(steps)
-    draws = copy.deepcopy(task.draws)
-    _loop.train(task.x, task.form, draws, run, np.full(steps, LR), np.ones(D), BETA, ALPHA, values)
-    return run, values
+def start_of(task, w, seed, n=N):
+    return new_state(w, n, task.plan.dim, task.plan.first, task.plan.second, seed)
+
+
+def run_compiled(task, w, steps, seed=5, scale=None, alpha=ALPHA):
+    state, plan = start_of(task, w, seed), copy.deepcopy(task.plan)
+    rates = np.full(steps, LR)
+    options = {"beta": BETA, "alpha": alpha, "scale": scale}
+    return state, train_linear(task.x, plan.objective, plan.update, plan.sampler, state, rates, **options)
 
 
 def run_engine(task, w, loss, known, steps, seed=5):
-    """The same with fcco.losses and MovingAverageSGD, on the batches that ``fill_batch`` draws."""
-    run, draws = _loop.new_run(w, N, task.dim, task.first, task.second, seed), copy.deepcopy(task.draws)
-    batch, x = _loop.empty_batch(draws, task.dim), torch.from_numpy(task.x)
+    """The same with fcco.losses and MovingAverageSGD, on the batches that the sampler draws."""
+    state, sampler = start_of(task, w, seed), copy.deepcopy(task.plan.sampler)
+    batch, x = new_batch(sampler.size, task.plan.dim), torch.from_numpy(task.x)
     weights = torch.tensor(w, requires_grad=True)
     optimizer = fcco.optim.MovingAverageSGD([weights], lr=LR, beta=BETA, weight_decay=ALPHA)
     values = []
     for _ in range(steps):
-        rows = torch.from_numpy(batch.rows[: _loop.fill_batch(draws, run, batch)].copy())
+        rows = torch.from_numpy(fill(sampler, state, batch))
         optimizer.zero_grad()
         value = loss(x[rows] @ weights, *(v[rows] for v in known), rows)
         value.backward()
@@ -146,49 +151,13 @@ def test_scaled_steps_are_steps_in_scaled_features():
     object.__setattr__(scaled, "x", task.x * s)
     runs = []
     for one, start, scale in ((task, w, s**2), (scaled, w / s, np.ones(D))):
-        run = _loop.new_run(start, N, one.dim, one.first, one.second, 3)
-        _loop.train(one.x, one.form, one.draws, run, np.full(30, LR), scale, BETA, 0.0, np.empty(30))
-        runs.append(run)
+        runs.append(run_compiled(one, start, 30, seed=3, scale=scale, alpha=0.0)[0])
     np.testing.assert_allclose(runs[0].w, runs[1].w * s, rtol=1e-10)
-
-
-@pytest.mark.parametrize(("count", "outer"), [(12, 4), (12, 5), (3, 32)])
-def test_passes_cover_the_rows(count, outer):
-    """Each pass takes no row twice; where the batch divides the rows it takes them all."""
-    ones = np.ones(count)
-    draws = _loop.Draws(_loop.WHOLE, outer, 0, ones, 0 * ones, np.ones(2))
-    run = _loop.new_run(np.zeros(1), count, 1, np.arange(count), np.zeros(0), seed=1)
-    batch, taken = _loop.empty_batch(draws, 1), min(outer, count)
-    for _ in range(3):
-        rows = [batch.rows[: _loop.fill_batch(draws, run, batch)].copy() for _ in range(count // taken)]
-        assert all(len(r) == taken for r in rows)
-        assert len(np.unique(np.concatenate(rows))) == taken * (count // taken)
-
-
-def test_draws_are_uniform():
-    """10⁵ draws below 7: each count within 5 deviations of its mean."""
-    state = np.array([9], np.uint64)
-    counts = np.bincount([_loop.draw(state, 7) for _ in range(100_000)], minlength=7)
-    assert len(counts) == 7
-    assert np.abs(counts - 1e5 / 7).max() < 5 * np.sqrt(1e5 * 6 / 49)
-
-
-def test_items_of_a_long_list_are_drawn_equally_often():
-    """5 of 20 items, 4,000 times: each 1,000 times, within 5 deviations."""
-    ranker = ListwiseRanker("listnet", method="bsgd", inner_batch=5)
-    relevance = (np.arange(20) % 4).astype(float)
-    task = ranker._task(np.zeros((20, 1)), relevance, np.zeros(20, np.int64))
-    run = _loop.new_run(np.zeros(1), 20, 1, task.first, task.second, seed=2)
-    batch, counts = _loop.empty_batch(task.draws, 1), np.zeros(20)
-    for _ in range(4000):
-        counts[batch.rows[: _loop.fill_batch(task.draws, run, batch)]] += 1
-    assert counts.sum() == 20_000
-    assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000 * 0.75)
 
 
 def test_a_batch_larger_than_the_data_is_all_of_it():
     task, _, _, _ = prepare("push-exp", "soap")
-    draws = task.draws._replace(outer=1000, inner=1000)
-    run, values = _loop.new_run(np.zeros(D), N, 1, task.first, task.second, 1), np.empty(3)
-    _loop.train(task.x, task.form, draws, run, np.zeros(3), np.ones(D), 1.0, 0.0, values)
+    plan, state = task.plan, start_of(task, np.zeros(D), seed=1)
+    sampler = plan.sampler._replace(outer=1000, inner=1000)
+    values = train_linear(task.x, plan.objective, plan.update, sampler, state, np.zeros(3), beta=1.0, alpha=0.0)
     np.testing.assert_allclose(values, 1.0)  # exp(0) to any power

@@ -1,4 +1,4 @@
-"""What the estimators share: the tracked objective and when it has settled, warnings, and its curve."""
+"""The objective as a fit goes on: when it has settled, what is printed and warned of, and its curve."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numba.core import event
-from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 _LIBRARIES = ("fcco", "sklearn", "scipy")
 
@@ -26,48 +23,28 @@ def warn_user(message: str) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=level)
 
 
-def refuse_sparse(X: Any, method: str) -> None:  # noqa: N803
-    """Raise a TypeError if X is sparse, for a method that steps from row to row."""
-    if sparse.issparse(X):
-        raise TypeError(f'method={method!r} takes dense X only, got a sparse one: take method="exact", or X.toarray()')
+class Stall:
+    """Counts how long a value has not improved.
 
-
-def refuse_other_features(X: Any, before: int) -> None:  # noqa: N803
-    """Raise a ValueError if a warm start has X of other than the ``before`` features of the last fit.
-
-    To be called before X is validated, which sets ``n_features_in_``: what was fitted is to stay as it was.
+    Parameters
+    ----------
+    patience : int
+        How many values in a row without an improvement make a stall.
     """
-    shape = np.shape(X)
-    if len(shape) == 2 and shape[1] != before:
-        raise ValueError(f"warm_start: X has {shape[1]} features, and the fit before had {before}")
 
+    def __init__(self, patience: int) -> None:
+        self.patience, self.best, self.since_best = patience, math.inf, 0
 
-class _Compilation(event.Listener):
-    """Prints that something is being compiled, and then for how long it was."""
+    def add(self, value: float, enough: float) -> bool:
+        """Note a value, and return whether it has stalled; an improvement is one by more than ``enough``."""
+        improved = self.best == math.inf or value < self.best - enough
+        self.since_best = 0 if improved else self.since_best + 1
+        self.best = min(self.best, value)
+        return self.since_best >= self.patience
 
-    def __init__(self, name: str) -> None:
-        self.name, self.depth, self.began = name, 0, 0.0
-
-    def on_start(self, event: Any) -> None:
-        if self.depth == 0:
-            print(f"[{self.name}] compiling ...", end=" ", flush=True)
-            self.began = time.perf_counter()
-        self.depth += 1
-
-    def on_end(self, event: Any) -> None:
-        self.depth -= 1
-        if self.depth == 0:
-            print(f"{time.perf_counter() - self.began:.1f} s", flush=True)
-
-
-@contextmanager
-def telling_of_compilation(name: str, verbose: int | bool) -> Iterator[None]:
-    """Print a line for whatever Numba compiles meanwhile, if ``verbose``; code found on disk needs none."""
-    if not verbose:
-        yield
-        return
-    with event.install_listener("numba:compile", _Compilation(name)):
-        yield
+    def restart(self) -> None:
+        """Count from here."""
+        self.since_best = 0
 
 
 class Progress:
@@ -82,10 +59,15 @@ class Progress:
     """
 
     def __init__(self, *, max_iter: int, tol: float, n_iter_no_change: int, verbose: int | bool, name: str) -> None:
-        self.max_iter, self.tol, self.n_iter_no_change = max_iter, float(tol), n_iter_no_change
-        self.verbose, self.name = verbose, name
+        self.max_iter, self.tol, self.verbose, self.name = max_iter, float(tol), verbose, name
         self.curve: list[float] = []
-        self._best, self._since_best, self._began = math.inf, 0, time.perf_counter()
+        self._stall, self._began = Stall(n_iter_no_change), time.perf_counter()
+
+    @classmethod
+    def of(cls, model: Any, name: str, tol: float) -> Progress:
+        """Return the progress of a model's fit, by its parameters."""
+        patience = model.n_iter_no_change
+        return cls(max_iter=model.max_iter, tol=tol, n_iter_no_change=patience, verbose=model.verbose, name=name)
 
     def enough(self, objective: float, *, log: bool = False) -> float:
         """The smallest improvement on an objective, or on its logarithm, that counts."""
@@ -106,15 +88,12 @@ class Progress:
                 f"{self.name}: the objective is {objective} after pass {number}; scale the features, lower "
                 "learning_rate (of the stochastic methods), or begin at 0 (warm_start=False)"
             )
-        enough = self.enough(self._best, log=log is not None)
-        improved = self._best == math.inf or value < self._best - enough
-        self._since_best = 0 if improved else self._since_best + 1
-        self._best = min(self._best, value)
-        return self.tol > 0 and self._since_best >= self.n_iter_no_change
+        stalled = self._stall.add(value, self.enough(self._stall.best, log=log is not None))
+        return self.tol > 0 and stalled
 
     def go_on(self) -> None:
         """Count passes without an improvement from here."""
-        self._since_best = 0
+        self._stall.restart()
 
     def warn(self, message: str) -> None:
         """Warn, if the passes were to go on until the objective settles."""
@@ -141,8 +120,6 @@ class LossCurveMixin:
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the objective by pass; matplotlib's axes, made where none are given."""
-        from sklearn.utils.validation import check_is_fitted
-
         check_is_fitted(self, "loss_curve_")
         if ax is None:
             import matplotlib.pyplot as plt

@@ -12,14 +12,17 @@ import pytest
 from numba.core import caching
 from numba.core.dispatcher import Dispatcher
 
-from fcco.estimators import _compile, _concordance, _kernels, _loop, _nca_exact, _nca_kernel, _nca_objective, _risk_sets
+from fcco.compiled import _compile, _concordance, _cox, _linear, _nca, _nca_exact, _pairs, _rules, _sampling
 from fcco_reproduce._digest import _parse
-from fcco_reproduce.nca import _loop as _nca_loop
 
-MODULES = (_concordance, _kernels, _loop, _nca_exact, _nca_kernel, _nca_objective, _risk_sets, _nca_loop)
+MODULES = (_concordance, _cox, _linear, _nca, _nca_exact, _pairs, _rules, _sampling)
 KERNELS = [
-    (m, f) for m in MODULES for f in vars(m).values() if isinstance(f, Dispatcher) and f.__module__ == m.__name__
+    (m, f)
+    for m in MODULES
+    for f in (*vars(m).values(), *vars(m).get("_LOOPS", {}).values())
+    if isinstance(f, Dispatcher) and f.__module__ == m.__name__
 ]
+ENTRIES = [kernel for _, kernel in KERNELS if not kernel.targetoptions.get("no_cpython_wrapper")]
 
 HELPER = "from kernels._compile import njit\n\n@njit(cache=True)\ndef helper(x):\n    return x + {}\n"
 ENTRY = (
@@ -50,13 +53,23 @@ def test_a_changed_helper_is_compiled_again(tmp_path):
 
 
 def test_every_kernel_is_cached_by_all_of_them():
-    assert len(KERNELS) > 50
-    assert all(isinstance(kernel._cache, _compile._Cache) for _, kernel in KERNELS)
+    assert len(KERNELS) > 35
+    assert len(ENTRIES) > 10
+    assert all(isinstance(kernel._cache, _compile._Cache) for kernel in ENTRIES)
+
+
+def test_loops_of_one_factory_are_told_apart_on_disk():
+    keys = {loop._cache._index_key((), _Magic) for loop in _linear._LOOPS.values()}
+    assert len(keys) == len(_linear._LOOPS) == 4
+
+
+class _Magic:
+    magic_tuple = tuple
 
 
 def test_kernels_are_made_of_what_is_in_files_of_kernels():
     """What a kernel takes from elsewhere in this library could change unnoticed."""
-    known = {f"fcco.estimators.{path.stem}" for path in _compile.kernel_files()}
+    known = {f"fcco.compiled.{path.stem}" for path in _compile.kernel_files()}
     for module, kernel in KERNELS:
         imported = _parse(module.__file__, module.__package__).imported
         for name in kernel.py_func.__code__.co_names:
@@ -68,7 +81,7 @@ def test_estimators_can_be_imported_and_used_without_a_folder_to_write_to(tmp_pa
     blocked = tmp_path / "file"
     blocked.touch()
     code = (
-        "import numpy as np, fcco.estimators; from fcco.estimators._risk_sets import group; "
+        "import numpy as np, fcco.estimators; from fcco.compiled._cox import group; "
         "print(type(group._cache).__name__, *group(np.array([2.0, 1.0]), np.array([True, True]))[0])"
     )
     only_there = {"NUMBA_CACHE_DIR": str(blocked / "cache"), "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
@@ -107,3 +120,41 @@ def test_a_damaged_file_is_replaced(double, tmp_path, ending):
     again = double()
     assert again(3) == 6
     assert sum(again.stats.cache_hits.values()) == 1
+
+
+@pytest.fixture
+def slow():
+    """A function that takes more than no time to compile."""
+
+    @numba.njit
+    def helper(x):
+        return x + 1
+
+    @numba.njit
+    def slow(x):
+        return helper(x) * 2
+
+    return slow
+
+
+def test_the_user_is_told_once_of_long_compilation(slow, monkeypatch, caplog):
+    monkeypatch.setattr(_compile, "PATIENCE", 0.0)
+    with _compile.compiling("Ranker"):
+        slow(1)
+        slow(1.0)
+    assert [record.name for record in caplog.records] == ["fcco.compiled"]
+    assert "compiling kernels for Ranker, once; for this process" in caplog.text
+
+
+def test_the_user_is_not_told_of_short_compilation(slow, monkeypatch, caplog):
+    monkeypatch.setattr(_compile, "PATIENCE", 1e6)
+    with _compile.compiling("Ranker"):
+        slow(1)
+    assert not caplog.records
+
+
+def test_the_message_names_the_folder(double, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(_compile, "PATIENCE", 0.0)
+    with _compile.compiling("Ranker"):
+        double()(3)
+    assert f"kept in {tmp_path}" in caplog.text

@@ -1,19 +1,17 @@
-"""Harrell's concordance index in O(n log n)."""
+"""Harrell's concordance index in O(n log n), compiled."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fcco.estimators._compile import njit
-from fcco.estimators._risk_sets import group, sort_order
-
-Array = NDArray[Any]
+from fcco.compiled._compile import njit
+from fcco.compiled._cox import group, sort_order
+from fcco.compiled._rules import Array
 
 
-class Pairs(NamedTuple):
+class PairCounts(NamedTuple):
     """How many comparable pairs there are of each kind, or how much they weigh."""
 
     concordant: float
@@ -29,7 +27,7 @@ class Pairs(NamedTuple):
 
 def count_pairs(
     time: Array, event: Array, risk: Array, weight: Array | None = None, *, tied_tol: float = 1e-8
-) -> Pairs:
+) -> PairCounts:
     """Count the comparable pairs (i, j): i has an event, and j is at risk after it.
 
     That is T_j > T_i, or T_j = T_i and j is censored. A pair is tied if the risks differ by ``tied_tol`` at most, and
@@ -38,7 +36,7 @@ def count_pairs(
 
     >>> import numpy as np
     >>> count_pairs(np.array([1.0, 2.0, 3.0]), np.array([True, False, True]), np.array([3.0, 1.0, 3.0]))
-    Pairs(concordant=1.0, discordant=0.0, tied=1.0)
+    PairCounts(concordant=1.0, discordant=0.0, tied=1.0)
 
     Reference: Harrell et al., *Evaluating the Yield of Medical Tests*, 1982.
     """
@@ -50,10 +48,10 @@ def count_pairs(
     rank[by_risk] = np.arange(len(risk))
     below = np.searchsorted(rising, rising - tied_tol, side="left")
     upto = np.searchsorted(rising, rising + tied_tol, side="right")
-    return Pairs(*_count(rank[order], weight[order], below, upto, *group(time[order], event[order])))
+    return PairCounts(*_count(rank[order], weight[order], below, upto, *group(time[order], event[order])))
 
 
-@njit(cache=True)
+@njit()
 def _add(tree: Array, place: int, weight: float) -> None:
     place += 1
     while place < len(tree):
@@ -61,7 +59,7 @@ def _add(tree: Array, place: int, weight: float) -> None:
         place += place & -place
 
 
-@njit(cache=True)
+@njit()
 def _sum_below(tree: Array, place: int) -> float:
     total = 0.0
     while place > 0:
