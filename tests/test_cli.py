@@ -59,11 +59,11 @@ def test_a_mu_above_the_smoothness_is_one_of_the_regulariser(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--epsilon", "0"], "fcco plan: epsilon must be positive and finite, got 0.0\n"),
-        (["--b1", "501"], "fcco plan: --b1 must not exceed n = 500, got 501\n"),
-        (["--b2", "0"], "fcco plan: --b2 must be at least 1, got 0\n"),
-        (["--sigma2", "-1"], "fcco plan: sigma2 must be finite and not negative, got -1.0\n"),
-        (["--mu", "-1"], "fcco plan: mu must be positive and finite, got -1.0\n"),
+        (["--epsilon", "0"], "fcco plan: epsilon must be positive and finite; got 0.0\n"),
+        (["--b1", "501"], "fcco plan: --b1 must not exceed n = 500; got 501\n"),
+        (["--b2", "0"], "fcco plan: --b2 must be at least 1; got 0\n"),
+        (["--sigma2", "-1"], "fcco plan: sigma2 must be finite and not negative; got -1.0\n"),
+        (["--mu", "-1"], "fcco plan: mu must be positive and finite; got -1.0\n"),
         (["--epsilon", "1e-200"], "epsilon is too small\n"),
         (["--c-f", "1e200"], "epsilon or a constant is too small or too large\n"),
         (["--c-g", "1e200"], "epsilon or a constant is too small or too large\n"),

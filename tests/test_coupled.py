@@ -113,7 +113,7 @@ class TestOuter:
     @pytest.mark.parametrize("bad", [lambda u: u.sum(), lambda u: u.unsqueeze(1), lambda u: 3.0])
     def test_wrong_result_is_refused_before_any_change(self, bad):
         loss_fn = fcco.CoupledLoss(bad, 4)
-        with pytest.raises(ValueError, match=r"outer must map \[2\] to \[2\], got"):
+        with pytest.raises(ValueError, match=r"outer must map \[2\] to \[2\]; got"):
             loss_fn(torch.ones(2), [0, 1])
         assert not loss_fn.table.visits.any()
 
@@ -203,20 +203,25 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("inner", "index", "error", "message"),
         [
-            (torch.ones(2), [0, 10], IndexError, r"index\[1\] is 10, outside the table's rows 0 to 9"),
-            (torch.ones(2), [-1, 3], IndexError, r"index\[0\] is -1"),
-            (torch.ones(3), [0, 1], ValueError, r"inner \[3\] and index \[2\] differ in length"),
-            (torch.ones(2, 2), [0, 1], ValueError, r"inner must have the shape \[B1\], got \[2, 2\]"),
-            (torch.ones(()), [0], ValueError, r"inner must have the shape \[B1\], got \[\]"),
-            (torch.ones(0), torch.zeros(0, dtype=torch.int64), ValueError, "the batch is empty"),
-            (torch.ones(1), [], ValueError, "the batch is empty"),
-            (torch.ones(2), [[0, 1]], ValueError, r"index must have the shape \[B1\], got \[1, 2\]"),
-            (torch.ones(2), [0.0, 1.0], TypeError, r"index must be of an integer dtype, got float64 in \[0.0, 1.0\]"),
-            (torch.ones(2), [True, False], TypeError, "index must be of an integer dtype, got bool"),
-            (torch.tensor([1.0, math.nan]), [0, 1], ValueError, r"inner\[1\] is nan"),
+            (torch.ones(2), [0, 10], IndexError, r"index must be in \[0, 10\); got 10 at position 1"),
+            (torch.ones(2), [-1, 3], IndexError, r"index must be in \[0, 10\); got -1 at position 0"),
+            (
+                torch.ones(3),
+                [0, 1],
+                ValueError,
+                r"the same length; got the shapes \[3\] and \[2\]",
+            ),
+            (torch.ones(2, 2), [0, 1], ValueError, r"inner must have the shape \[B1\]; got \[2, 2\]"),
+            (torch.ones(()), [0], ValueError, r"inner must have the shape \[B1\]; got \[\]"),
+            (torch.ones(0), torch.zeros(0, dtype=torch.int64), ValueError, "must not be empty"),
+            (torch.ones(1), [], ValueError, "must not be empty"),
+            (torch.ones(2), [[0, 1]], ValueError, r"index must have the shape \[B1\]; got \[1, 2\]"),
+            (torch.ones(2), [0.0, 1.0], TypeError, r"index must be of an integer dtype; got float64 in \[0.0, 1.0\]"),
+            (torch.ones(2), [True, False], TypeError, "index must be of an integer dtype; got bool"),
+            (torch.tensor([1.0, math.nan]), [0, 1], ValueError, r"inner must be finite; got nan at position 1"),
             (torch.tensor([-math.inf, 1.0]), [0, 1], ValueError, r"inner\[0\] is -inf"),
             (torch.ones(2, dtype=torch.int64), [0, 1], TypeError, "inner must be of a floating dtype"),
-            ([1.0, 2.0], [0, 1], TypeError, "inner must be a tensor, got list"),
+            ([1.0, 2.0], [0, 1], TypeError, "inner must be a tensor; got list"),
         ],
     )
     def test_says_which_value(self, loss_fn, inner, index, error, message):
@@ -227,15 +232,15 @@ class TestErrors:
 
     def test_names_the_entry_of_a_matrix(self):
         loss_fn = fcco.CoupledLoss(lambda u: u.sum(1), 10, dim=2)
-        with pytest.raises(ValueError, match=r"inner\[0, 1\] is inf"):
+        with pytest.raises(ValueError, match=r"inner must be finite; got inf at position 0, 1"):
             loss_fn(torch.tensor([[1.0, math.inf]]), [0])
-        with pytest.raises(ValueError, match=r"inner must have the shape \[B1, 2\], got \[4\]"):
+        with pytest.raises(ValueError, match=r"inner must have the shape \[B1, 2\]; got \[4\]"):
             loss_fn(torch.ones(4), [0, 1, 2, 3])
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
     def test_log_space_refuses_all_but_minus_infinity(self, bad):
         loss_fn = fcco.CoupledLoss(half_square, 10, log=True)
-        with pytest.raises(ValueError, match=rf"inner\[1\] is {bad}.*only -inf"):
+        with pytest.raises(ValueError, match=rf"inner must be finite or -inf .*; got {bad} at position 1"):
             loss_fn(torch.tensor([-math.inf, bad]), [0, 1])
 
     def test_a_large_finite_sum_is_legal(self, loss_fn):
@@ -250,24 +255,24 @@ class TestErrors:
         msvr = fcco.CoupledLoss(half_square, 10, rule=fcco.MSVR())
         with pytest.raises(ValueError, match="MSVR needs previous="):
             msvr(torch.ones(2), [0, 1])
-        with pytest.raises(ValueError, match=r"previous must have inner's shape \[2\], got \[3\]"):
+        with pytest.raises(ValueError, match=r"previous must have inner's shape \[2\]; got \[3\]"):
             msvr(torch.ones(2), [0, 1], previous=torch.ones(3))
-        with pytest.raises(ValueError, match=r"previous\[0\] is nan"):
+        with pytest.raises(ValueError, match=r"previous must be finite; got nan at position 0"):
             msvr(torch.ones(1), [0], previous=torch.tensor([math.nan]))
 
     def test_all_rows_are_needed(self):
         loss_fn = fcco.CoupledLoss(half_square, 10, rule=fcco.SCGD())
-        with pytest.raises(ValueError, match=r"SCGD tracks all rows: inner needs 10 rows, got \[4\]"):
+        with pytest.raises(ValueError, match=r"SCGD tracks all rows: inner needs 10 rows; got \[4\]"):
             loss_fn(torch.ones(4), [0, 1, 2, 3])
 
     @pytest.mark.parametrize(
         ("weight", "error", "message"),
         [
-            ([1.0, 1.0], ValueError, r"weight must be a tensor of the shape \[2\], got list"),
-            (torch.ones(3), ValueError, r"weight must be a tensor of the shape \[2\], got \[3\]"),
-            (torch.tensor([1, 1]), TypeError, "weight must be of a floating dtype or bool, got torch.int64"),
-            (torch.tensor([1.0, -2.0]), ValueError, r"weight\[1\] is -2.0, which is negative"),
-            (torch.tensor([math.nan, 1.0]), ValueError, r"weight\[0\] is nan"),
+            ([1.0, 1.0], ValueError, r"weight must be a tensor of the shape \[2\]; got list"),
+            (torch.ones(3), ValueError, r"weight must be a tensor of the shape \[2\]; got \[3\]"),
+            (torch.tensor([1, 1]), TypeError, "weight must be of a floating dtype or bool; got torch.int64"),
+            (torch.tensor([1.0, -2.0]), ValueError, r"weight must be at least 0; got -2.0 at position 1"),
+            (torch.tensor([math.nan, 1.0]), ValueError, r"weight must be finite; got nan at position 0"),
         ],
     )
     def test_weights_are_checked(self, loss_fn, weight, error, message):
@@ -278,23 +283,23 @@ class TestErrors:
     @pytest.mark.parametrize("gamma", [lambda step: 0.0, lambda step: 1.5, lambda step: math.nan])
     def test_a_schedule_out_of_range_is_refused(self, gamma):
         loss_fn = fcco.CoupledLoss(half_square, 10, rule=fcco.SOX(gamma))
-        with pytest.raises(ValueError, match=r"gamma of SOX must be in \(0, 1\], got"):
+        with pytest.raises(ValueError, match=r"gamma of SOX must be in \(0, 1\]; got"):
             loss_fn(torch.ones(2), [0, 1])
         assert not loss_fn.table.visits.any()
 
     @pytest.mark.parametrize(
         ("options", "error", "message"),
         [
-            ({"n": 0}, ValueError, "n must be at least 1, got 0"),
-            ({"n": 2.5}, TypeError, "n must be an integer, got 2.5"),
-            ({"n": 3, "dim": -1}, ValueError, "dim must be at least 1, got -1"),
+            ({"n": 0}, ValueError, "n must be at least 1; got 0"),
+            ({"n": 2.5}, TypeError, "n must be an integer; got 2.5"),
+            ({"n": 3, "dim": -1}, ValueError, "dim must be at least 1; got -1"),
             ({"n": 3, "rule": fcco.SOX}, TypeError, "rule must be an instance"),
             ({"n": 3, "rule": fcco.SCENT()}, ValueError, "SCENT is defined for log=True only"),
             ({"n": 3, "rule": fcco.MSVR(), "log": True}, ValueError, "MSVR is defined for log=False only"),
             ({"n": 3, "rule": fcco.MOAP(), "init": 1.0}, ValueError, r"MOAP starts from 0.0, so init cannot be 1.0"),
-            ({"n": 3, "log": True, "init": -1.0}, ValueError, "not negative in log space, got -1.0"),
-            ({"n": 3, "init": math.nan}, ValueError, "init must be a finite value of g, got nan"),
-            ({"n": 3, "outer": 5}, TypeError, "outer must be callable, got 5"),
+            ({"n": 3, "log": True, "init": -1.0}, ValueError, "not negative in log space; got -1.0"),
+            ({"n": 3, "init": math.nan}, ValueError, "init must be a finite value of g; got nan"),
+            ({"n": 3, "outer": 5}, TypeError, "outer must be callable; got 5"),
         ],
     )
     def test_construction(self, options, error, message):
@@ -303,7 +308,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("index", [torch.zeros(2), torch.zeros(2, dtype=torch.bool), None, "ab"])
     def test_index_of_another_type(self, loss_fn, index):
-        with pytest.raises(TypeError, match="index must be of an integer dtype, got"):
+        with pytest.raises(TypeError, match="index must be of an integer dtype; got"):
             loss_fn(torch.ones(2), index)
 
     @pytest.mark.parametrize("bad", [5.0, 0.0, math.nan])
@@ -313,7 +318,7 @@ class TestErrors:
 
         schedule.per_row = True
         loss_fn = fcco.CoupledLoss(lambda u: u.sum(1), 10, dim=2, rule=fcco.SOX(schedule))
-        with pytest.raises(ValueError, match=rf"gamma of SOX must be in \(0, 1\], got {bad}"):
+        with pytest.raises(ValueError, match=rf"gamma of SOX must be in \(0, 1\]; got {bad}"):
             loss_fn(torch.ones(2, 2), [0, 1])
 
     def test_index_may_be_any_integers(self, loss_fn):

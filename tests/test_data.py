@@ -112,7 +112,7 @@ def test_indexed_counts_negative_indices_from_the_end():
     assert len(data) == 5
     assert [item[-1] for item in data] == [0, 1, 2, 3, 4]
     for index in (5, -6):
-        with pytest.raises(IndexError, match=rf"index must be in \[-5, 5\), got {index}"):
+        with pytest.raises(IndexError, match=rf"index must be in \[-5, 5\); got {index}"):
             data[index]
 
 
@@ -141,7 +141,7 @@ def test_indexed_refuses_what_has_no_rows():
     for dataset in (Stream(), iter([1]), {1, 2}):
         with pytest.raises(TypeError, match=f"map-style dataset.* got {type(dataset).__name__}"):
             Indexed(dataset)
-    with pytest.raises(ValueError, match="items must not have the key 'index', got 5 under it in item 0"):
+    with pytest.raises(ValueError, match="items must not have the key 'index'; got 5 under it in item 0"):
         Indexed([{"index": 5}])[0]
 
 
@@ -344,7 +344,7 @@ def test_a_loader_counts_for_the_iteration_that_is_trained_on():
 
 
 def test_a_loader_refuses_what_it_cannot_resume():
-    with pytest.raises(TypeError, match=r"batch_sampler must be a sampler of fcco\.data, got list"):
+    with pytest.raises(TypeError, match=r"batch_sampler must be a sampler of fcco\.data; got list"):
         ResumableLoader(Indexed(range(4)), [[0, 1], [2, 3]])
     with pytest.raises(ValueError, match="in_order must be True"):
         ResumableLoader(Indexed(range(4)), OuterInnerSampler(4), num_workers=2, in_order=False)
@@ -384,9 +384,9 @@ def test_a_state_of_another_sampler_is_refused():
     ]:
         with pytest.raises(ValueError, match=what):
             sampler.load_state_dict(other.state_dict())
-    with pytest.raises(ValueError, match="drawn must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="drawn must be at least 0; got -1"):
         sampler.load_state_dict({**sampler.state_dict(), "drawn": -1})
-    too_many = "drawn must be at most 15, the number of batches in an epoch, got 16"
+    too_many = "drawn must be at most 15, the number of batches in an epoch; got 16"
     with pytest.raises(ValueError, match=too_many):
         sampler.load_state_dict({**sampler.state_dict(), "drawn": 16})
     with pytest.raises(ValueError, match=too_many):
@@ -747,57 +747,57 @@ def test_names_of_classes_and_queries_do_not_matter():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PositiveNegativeSampler([0, 1, 2]), "target must contain only 0 and 1, got 2 at position 2"),
-        (lambda: PositiveNegativeSampler([1, -1]), "target must contain only 0 and 1, got -1 at position 1"),
-        (lambda: PositiveNegativeSampler([0, 0.5]), "target must contain only 0 and 1, got 0.5 at position 1"),
+        (lambda: PositiveNegativeSampler([0, 1, 2]), "target must contain only 0 and 1; got 2 at position 2"),
+        (lambda: PositiveNegativeSampler([1, -1]), "target must contain only 0 and 1; got -1 at position 1"),
+        (lambda: PositiveNegativeSampler([0, 0.5]), "target must contain only 0 and 1; got 0.5 at position 1"),
         (
             lambda: PositiveNegativeSampler([0, float("nan"), 1]),
-            r"target must contain finite numbers or strings, got nan at position 1",
+            r"target must contain finite numbers or strings; got nan at position 1",
         ),
-        (lambda: PositiveNegativeSampler([0, 0, 0]), "target must contain a 1, got 3 values without one"),
-        (lambda: PositiveNegativeSampler([1, 1]), "target must contain a 0, got 2 values without one"),
-        (lambda: PositiveNegativeSampler([]), "target must have at least one value, got none"),
-        (lambda: PositiveNegativeSampler([[0], [1]]), r"target must have the shape \[n\], got \[2, 1\]"),
-        (lambda: PositiveNegativeSampler(1), r"target must have the shape \[n\], got \[\]"),
-        (lambda: PositiveNegativeSampler([0, 1], positives=0), "positives must be at least 1, got 0"),
-        (lambda: PositiveNegativeSampler([0, 1], negatives=-1), "positives must be at least 1, got -1"),
-        (lambda: PositiveNegativeSampler([0, 1], 1, negatives=0), "negatives must be at least 1, got 0"),
-        (lambda: PositiveNegativeSampler([0, 1], batch=7), "batch must be even, since each class gets one half, got 7"),
-        (lambda: PositiveNegativeSampler([0, 1], batch=0), "batch must be at least 2, got 0"),
+        (lambda: PositiveNegativeSampler([0, 0, 0]), "target must contain a 1; got 3 values without one"),
+        (lambda: PositiveNegativeSampler([1, 1]), "target must contain a 0; got 2 values without one"),
+        (lambda: PositiveNegativeSampler([]), "target must have at least one value; got none"),
+        (lambda: PositiveNegativeSampler([[0], [1]]), r"target must have the shape \[n\]; got \[2, 1\]"),
+        (lambda: PositiveNegativeSampler(1), r"target must have the shape \[n\]; got \[\]"),
+        (lambda: PositiveNegativeSampler([0, 1], positives=0), "positives must be at least 1; got 0"),
+        (lambda: PositiveNegativeSampler([0, 1], negatives=-1), "positives must be at least 1; got -1"),
+        (lambda: PositiveNegativeSampler([0, 1], 1, negatives=0), "negatives must be at least 1; got 0"),
+        (lambda: PositiveNegativeSampler([0, 1], batch=7), "batch must be even, since each class gets one half; got 7"),
+        (lambda: PositiveNegativeSampler([0, 1], batch=0), "batch must be at least 2; got 0"),
         (lambda: PositiveNegativeSampler([0, 1], 4, batch=8), "batch=8 sets both sizes"),
-        (lambda: PositiveNegativeSampler([0, 1], outer="both"), "outer must be 'positive' or 'negative', got 'both'"),
+        (lambda: PositiveNegativeSampler([0, 1], outer="both"), "outer must be 'positive' or 'negative'; got 'both'"),
         (
             lambda: PositiveNegativeSampler([0, 1], drop_last=True),
-            "drop_last=True needs at least 1 x 32 outer rows, got 1",
+            "drop_last=True needs at least 1 x 32 outer rows; got 1",
         ),
-        (lambda: EventSampler([0, 0]), "event must contain a 1, got 2 values without one"),
-        (lambda: EventSampler([0, 3]), "event must contain only 0 and 1, got 3 at position 1"),
-        (lambda: EventSampler([0, 1], events=0), "events must be at least 1, got 0"),
-        (lambda: EventSampler([0, 1], others=0), "others must be at least 1, got 0"),
+        (lambda: EventSampler([0, 0]), "event must contain a 1; got 2 values without one"),
+        (lambda: EventSampler([0, 3]), "event must contain only 0 and 1; got 3 at position 1"),
+        (lambda: EventSampler([0, 1], events=0), "events must be at least 1; got 0"),
+        (lambda: EventSampler([0, 1], others=0), "others must be at least 1; got 0"),
         (
             lambda: ClassSampler([0, float("inf")]),
-            "labels must contain finite numbers or strings, got inf at position 1",
+            "labels must contain finite numbers or strings; got inf at position 1",
         ),
-        (lambda: ClassSampler(["a", None]), "labels must contain finite numbers or strings, got None at position 1"),
+        (lambda: ClassSampler(["a", None]), "labels must contain finite numbers or strings; got None at position 1"),
         (
             lambda: ClassSampler(np.array(["a", float("nan")], dtype=object)),
-            "labels must contain .*, got nan at position 1",
+            "labels must contain .*; got nan at position 1",
         ),
-        (lambda: ClassSampler([0, 1], classes=0), "classes must be at least 1, got 0"),
-        (lambda: ClassSampler([0, 1], per_class=0), "per_class must be at least 1, got 0"),
-        (lambda: QuerySampler([0, 1], [1]), "relevance must have the length 2 of query, got 1"),
-        (lambda: QuerySampler([0, 1], [0, -1]), "relevance must contain a value above 0, got 2 values without one"),
-        (lambda: QuerySampler([0, 1], [1, float("nan")]), "relevance must contain .*, got nan at position 1"),
-        (lambda: QuerySampler([0, 1], queries=0), "queries must be at least 1, got 0"),
-        (lambda: QuerySampler([0, 1], items=0), "items must be at least 1, got 0"),
-        (lambda: OuterInnerSampler(0), "n must be at least 1, got 0"),
-        (lambda: OuterInnerSampler(4, 0), "outer_batch must be at least 1, got 0"),
-        (lambda: OuterInnerSampler(4, 1, 0), "inner_batch must be at least 1, got 0"),
-        (lambda: OuterInnerSampler(4, rank=2, num_replicas=2), "rank must be less than num_replicas = 2, got 2"),
-        (lambda: OuterInnerSampler(4, rank=-1), "rank must be at least 0, got -1"),
-        (lambda: OuterInnerSampler(4, num_replicas=0), "num_replicas must be at least 1, got 0"),
-        (lambda: OuterInnerSampler(4, seed=-1), "seed must be at least 0, got -1"),
-        (lambda: OuterInnerSampler(4).set_epoch(-1), "epoch must be at least 0, got -1"),
+        (lambda: ClassSampler([0, 1], classes=0), "classes must be at least 1; got 0"),
+        (lambda: ClassSampler([0, 1], per_class=0), "per_class must be at least 1; got 0"),
+        (lambda: QuerySampler([0, 1], [1]), "relevance must have the length 2 of query; got 1"),
+        (lambda: QuerySampler([0, 1], [0, -1]), "relevance must contain a value above 0; got 2 values without one"),
+        (lambda: QuerySampler([0, 1], [1, float("nan")]), "relevance must contain .*; got nan at position 1"),
+        (lambda: QuerySampler([0, 1], queries=0), "queries must be at least 1; got 0"),
+        (lambda: QuerySampler([0, 1], items=0), "items must be at least 1; got 0"),
+        (lambda: OuterInnerSampler(0), "n must be at least 1; got 0"),
+        (lambda: OuterInnerSampler(4, 0), "outer_batch must be at least 1; got 0"),
+        (lambda: OuterInnerSampler(4, 1, 0), "inner_batch must be at least 1; got 0"),
+        (lambda: OuterInnerSampler(4, rank=2, num_replicas=2), "rank must be less than num_replicas = 2; got 2"),
+        (lambda: OuterInnerSampler(4, rank=-1), "rank must be at least 0; got -1"),
+        (lambda: OuterInnerSampler(4, num_replicas=0), "num_replicas must be at least 1; got 0"),
+        (lambda: OuterInnerSampler(4, seed=-1), "seed must be at least 0; got -1"),
+        (lambda: OuterInnerSampler(4).set_epoch(-1), "epoch must be at least 0; got -1"),
     ],
 )
 def test_bad_values_are_named(make, message):
@@ -808,9 +808,9 @@ def test_bad_values_are_named(make, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PositiveNegativeSampler(["no", "yes"]), "target must contain numbers, got the dtype <U3"),
-        (lambda: OuterInnerSampler(4, 1.5), "outer_batch must be an integer, got 1.5"),
-        (lambda: OuterInnerSampler(True), "n must be an integer, got True"),
+        (lambda: PositiveNegativeSampler(["no", "yes"]), "target must contain numbers; got the dtype <U3"),
+        (lambda: OuterInnerSampler(4, 1.5), "outer_batch must be an integer; got 1.5"),
+        (lambda: OuterInnerSampler(True), "n must be an integer; got True"),
         (lambda: OuterInnerSampler(4, epoch=3), "epoch"),
     ],
 )

@@ -56,7 +56,7 @@ def test_projection_holds_after_every_step():
 @pytest.mark.parametrize("projection", [torch.Tensor.norm, lambda w: None])
 def test_projection_keeps_the_shape(projection):
     w = make_parameter()
-    with pytest.raises(ValueError, match=r"projection must map \[3\] to the same shape, got"):
+    with pytest.raises(ValueError, match=r"projection must map \[3\] to the same shape; got"):
         quadratic_steps(MovingAverageSGD([w], lr=0.1, projection=projection), w)
 
 
@@ -120,12 +120,12 @@ def test_parameters_without_gradient_stay():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": -1.0}, "lr must be >= 0, got -1.0"),
-        ({"lr": float("nan")}, "lr must be >= 0, got nan"),
-        ({"lr": 0.1, "beta": 0.0}, r"beta must be in \(0, 1\], got 0.0"),
-        ({"lr": 0.1, "beta": 1.1}, r"beta must be in \(0, 1\], got 1.1"),
-        ({"lr": 0.1, "weight_decay": -0.1}, "weight_decay must be >= 0, got -0.1"),
-        ({"lr": 0.1, "projection": 3}, "projection must be callable, got 3"),
+        ({"lr": -1.0}, "lr must be >= 0; got -1.0"),
+        ({"lr": float("nan")}, "lr must be >= 0; got nan"),
+        ({"lr": 0.1, "beta": 0.0}, r"beta must be in \(0, 1\]; got 0.0"),
+        ({"lr": 0.1, "beta": 1.1}, r"beta must be in \(0, 1\]; got 1.1"),
+        ({"lr": 0.1, "weight_decay": -0.1}, "weight_decay must be >= 0; got -0.1"),
+        ({"lr": 0.1, "projection": 3}, "projection must be callable; got 3"),
     ],
 )
 def test_refuses_options_out_of_range(options, message):

@@ -148,7 +148,7 @@ class TestProx:
             assert prox(x, step).shape == x.shape
 
     def test_refuses_a_negative_step(self, prox, value, step):
-        with pytest.raises(ValueError, match=r"step must be finite and not negative, got -1.0"):
+        with pytest.raises(ValueError, match=r"step must be finite and not negative; got -1.0"):
             prox(POINTS[1], -1.0)
 
 
@@ -166,7 +166,7 @@ def test_regularisers(regulariser, value, mu):
 @pytest.mark.parametrize("radius", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("project", [P.project_ball, P.project_simplex, P.project_l1_ball])
 def test_refuses_a_radius(project, radius):
-    with pytest.raises(ValueError, match=f"radius must be positive and finite, got {radius}"):
+    with pytest.raises(ValueError, match=f"radius must be positive and finite; got {radius}"):
         project(POINTS[1], radius)
 
 
@@ -189,7 +189,7 @@ def test_refuses_an_empty_box(lower, upper):
     ],
 )
 def test_refuses_negative_weights(make):
-    with pytest.raises(ValueError, match=r"must be finite and not negative, got -1.0"):
+    with pytest.raises(ValueError, match=r"must be finite and not negative; got -1.0"):
         make()
 
 
@@ -226,14 +226,14 @@ def test_an_empty_vector_and_a_gradient():
 @pytest.mark.parametrize("project", [P.project_ball, P.project_box, P.project_simplex, P.project_l1_ball])
 @pytest.mark.parametrize("x", [torch.tensor([1, 2]), torch.tensor([True, False]), [1.0, 2.0]], ids=str)
 def test_refuses_what_is_no_floating_tensor(project, x):
-    with pytest.raises(TypeError, match="x must be a tensor of a floating dtype, got"):
+    with pytest.raises(TypeError, match="x must be a tensor of a floating dtype; got"):
         project(x)
 
 
 @pytest.mark.parametrize("project", [P.project_ball, P.project_simplex, P.project_l1_ball])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_refuses_what_is_not_finite(project, value):
-    with pytest.raises(ValueError, match=rf"\[1\] is {value}, not a finite number"):
+    with pytest.raises(ValueError, match=rf"must be finite; got {value} at position 1"):
         project(torch.tensor([0.5, value]))
 
 
@@ -246,7 +246,7 @@ def test_refuses_what_is_not_finite(project, value):
     ],
 )
 def test_refuses_to_grow_the_shape(project, name):
-    with pytest.raises(ValueError, match=rf"{name} must broadcast to the shape \[2\] of x, got the shape \[3.*\]"):
+    with pytest.raises(ValueError, match=rf"{name} must broadcast to the shape \[2\] of x; got the shape \[3.*\]"):
         project(torch.ones(2))
 
 

@@ -85,19 +85,19 @@ def test_any_function_of_the_step():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Constant(0.0), r"gamma must be in \(0, 1\], got 0.0"),
-        (lambda: Cosine(1.5, 10), r"final must be in \(0, 1\], got 1.5"),
-        (lambda: Cosine(0.5, 0), "steps must be at least 1, got 0"),
-        (lambda: RunningMean(-0.1), r"floor must be in \[0, 1\], got -0.1"),
-        (lambda: Power(1.5), r"exponent must be in \[0, 1\], got 1.5"),
-        (lambda: Power(0.5, floor=-1.0), r"floor must be in \[0, 1\], got -1.0"),
-        (lambda: fcco.SOX(gamma=0.0), r"gamma of SOX must be in \(0, 1\], got 0.0"),
-        (lambda: fcco.SOAP(gamma=1.01), r"gamma of SOAP must be in \(0, 1\], got 1.01"),
-        (lambda: fcco.MOAP(gamma=math.nan), r"gamma of MOAP must be in \(0, 1\], got nan"),
+        (lambda: Constant(0.0), r"gamma must be in \(0, 1\]; got 0.0"),
+        (lambda: Cosine(1.5, 10), r"final must be in \(0, 1\]; got 1.5"),
+        (lambda: Cosine(0.5, 0), "steps must be at least 1; got 0"),
+        (lambda: RunningMean(-0.1), r"floor must be in \[0, 1\]; got -0.1"),
+        (lambda: Power(1.5), r"exponent must be in \[0, 1\]; got 1.5"),
+        (lambda: Power(0.5, floor=-1.0), r"floor must be in \[0, 1\]; got -1.0"),
+        (lambda: fcco.SOX(gamma=0.0), r"gamma of SOX must be in \(0, 1\]; got 0.0"),
+        (lambda: fcco.SOAP(gamma=1.01), r"gamma of SOAP must be in \(0, 1\]; got 1.01"),
+        (lambda: fcco.MOAP(gamma=math.nan), r"gamma of MOAP must be in \(0, 1\]; got nan"),
         (lambda: fcco.MOAP(gamma=RunningMean()), "MOAP decays all rows at one rate"),
-        (lambda: fcco.MSVR(kappa=-1.0), "kappa must be a finite number >= 0, got -1.0"),
-        (lambda: fcco.SCENT(alpha=0.0), "alpha of SCENT must be positive and finite, got 0.0"),
-        (lambda: fcco.SCENT(alpha=math.inf), "alpha of SCENT must be positive and finite, got inf"),
+        (lambda: fcco.MSVR(kappa=-1.0), "kappa must be a finite number >= 0; got -1.0"),
+        (lambda: fcco.SCENT(alpha=0.0), "alpha of SCENT must be positive and finite; got 0.0"),
+        (lambda: fcco.SCENT(alpha=math.inf), "alpha of SCENT must be positive and finite; got inf"),
     ],
 )
 def test_refuses_rates_out_of_range(make, message):
@@ -107,7 +107,7 @@ def test_refuses_rates_out_of_range(make, message):
 
 @pytest.mark.parametrize("gamma", ["0.1", None, True])
 def test_refuses_rates_that_are_no_numbers(gamma):
-    with pytest.raises(TypeError, match=f"gamma of SOX must be a number or a schedule, got {gamma!r}"):
+    with pytest.raises(TypeError, match=f"gamma of SOX must be a number or a schedule; got {gamma!r}"):
         fcco.SOX(gamma=gamma)
 
 

@@ -161,5 +161,5 @@ def test_costs_five_bytes_a_row():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int64])
 def test_dtype_is_float32_or_float64(dtype):
-    with pytest.raises(ValueError, match="a table holds float32 or float64, got"):
+    with pytest.raises(ValueError, match="a table holds float32 or float64; got"):
         InnerTable(3, dtype=dtype)

@@ -35,7 +35,7 @@ def main() -> None:
     chosen = given.only.split(",") if given.only else names()
     for name in chosen:
         if name not in names():
-            parser.error(f"--only names some of {', '.join(names())}, got {name!r}")
+            parser.error(f"--only names some of {', '.join(names())}; got {name!r}")
     missing: list[str] = []
     if given.finished or given.earlier:
         tables, missing = measured(chosen, given.cache, earlier=given.earlier)

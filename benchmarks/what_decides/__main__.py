@@ -31,7 +31,7 @@ def main() -> None:
     chosen = given.only.split(",")
     for name in chosen:
         if name not in names:
-            parser.error(f"--only names some of {', '.join(names)}, got {name!r}")
+            parser.error(f"--only names some of {', '.join(names)}; got {name!r}")
     page = answer(chosen, given.folder, given.cache, quick=given.quick)
     print(page)
     if chosen == names:

@@ -56,27 +56,27 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+        raise TypeError(f"{name} must be an integer; got {value!r}") from None
     if isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
+        raise TypeError(f"{name} must be an integer; got {value!r}")
     if number < least:
-        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+        raise ValueError(f"{name} must be at least {least}; got {value!r}")
     return number
 
 
 def check_inner(inner: Any, dim: int, name: str = "inner") -> Tensor:
     """Return ``inner`` in the shape [B1] if dim is 1, else [B1, dim]."""
     if not isinstance(inner, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(inner).__name__}")
+        raise TypeError(f"{name} must be a tensor; got {type(inner).__name__}")
     if not inner.is_floating_point():
-        raise TypeError(f"{name} must be of a floating dtype, got {inner.dtype}")
+        raise TypeError(f"{name} must be of a floating dtype; got {inner.dtype}")
     wanted = "[B1]" if dim == 1 else f"[B1, {dim}]"
     if dim == 1 and inner.dim() == 2 and inner.shape[1] == 1:
         inner = inner.squeeze(1)
     if inner.dim() != (1 if dim == 1 else 2) or (dim > 1 and inner.shape[1] != dim):
-        raise ValueError(f"{name} must have the shape {wanted}, got {shape_of(inner)}")
+        raise ValueError(f"{name} must have the shape {wanted}; got {shape_of(inner)}")
     if inner.shape[0] == 0:
-        raise ValueError(f"the batch is empty: {name} has the shape {shape_of(inner)}")
+        raise ValueError(f"{name} must not be empty; got the shape {shape_of(inner)}")
     return inner
 
 
@@ -85,7 +85,7 @@ def check_finite(inner: Tensor, log: bool, name: str = "inner") -> None:
     values = inner.detach()
     if not reads_are_free(inner):
         legal = values < math.inf if log else values.isfinite()
-        torch._assert_async(legal.all(), f"{name} is not finite")
+        torch._assert_async(legal.all(), f"{name} must be finite")
         return
     # One reduction usually decides: the largest value (NaN if there is any), or a finite sum.
     decisive = (values.max() if log else values.sum()).item()
@@ -98,12 +98,9 @@ def raise_if_not_finite(values: Tensor, log: bool, name: str) -> None:
     bad = (~(values < math.inf) if log else ~values.isfinite()).nonzero()
     if len(bad):
         place = tuple(bad[0].tolist())
-        value, also = values[place].item(), " (only -inf, g = 0, is legal in log space)" if log else ""
-        raise NotFiniteError(f"{_at(name, place)} is {value}, not a finite number{also}", name, place, value)
-
-
-def _at(name: str, place: tuple[int, ...]) -> str:
-    return f"{name}[{', '.join(map(str, place))}]"
+        value, legal = values[place].item(), "finite or -inf (which stands for g = 0)" if log else "finite"
+        where = ", ".join(map(str, place))
+        raise NotFiniteError(f"{name} must be {legal}; got {value} at position {where}", name, place, value)
 
 
 class _Guard(torch.autograd.Function):
@@ -142,7 +139,8 @@ def check_gradient(loss: Tensor, inner: Tensor, rows: Tensor, advice: str) -> No
     if not legal.all():
         place = tuple((~legal).nonzero()[0].tolist())
         value, row = gradient[place].item(), int(rows[place[0]])
-        message = f"the gradient of {_at('inner', place)}, in row {row}, is {value:g}: {advice}"
+        where = ", ".join(map(str, place))
+        message = f"the gradient of inner must be finite; got {value:g} at position {where}, in row {row}: {advice}"
         raise NotFiniteError(message, "gradient", place, value)
 
 
@@ -154,11 +152,11 @@ def check_rate(name: str, owner: str, rate: float | Tensor, largest: float) -> N
         if not reads_are_free(rate):
             torch._assert_async(within.all(), legal)
         elif not within.all():
-            raise ValueError(f"{legal}, got {rate[~within].flatten()[0].item()!r}")
+            raise ValueError(f"{legal}; got {rate[~within].flatten()[0].item()!r}")
     elif isinstance(rate, bool) or not isinstance(rate, Real):
-        raise TypeError(f"{name} of {owner} must be a number or a schedule, got {rate!r}")
+        raise TypeError(f"{name} of {owner} must be a number or a schedule; got {rate!r}")
     elif not 0 < rate <= largest:
-        raise ValueError(f"{legal}, got {rate!r}")
+        raise ValueError(f"{legal}; got {rate!r}")
 
 
 def as_index(index: Any, device: torch.device) -> Tensor:
@@ -166,15 +164,15 @@ def as_index(index: Any, device: torch.device) -> Tensor:
     if not isinstance(index, Tensor):
         array = np.array(index)
         if array.dtype.kind not in "iu" and array.size:
-            raise TypeError(f"index must be of an integer dtype, got {array.dtype} in {index!r}")
+            raise TypeError(f"index must be of an integer dtype; got {array.dtype} in {index!r}")
         index = torch.from_numpy(array.astype(np.int64))
     if index.dim() != 1:
-        raise ValueError(f"index must have the shape [B1], got {shape_of(index)}")
+        raise ValueError(f"index must have the shape [B1]; got {shape_of(index)}")
     if index.shape[0] == 0:
-        raise ValueError("the batch is empty: index has the shape [0]")
+        raise ValueError("index must not be empty; got the shape [0]")
     if index.dtype != torch.int64:
         if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
-            raise TypeError(f"index must be of an integer dtype, got {index.dtype}")
+            raise TypeError(f"index must be of an integer dtype; got {index.dtype}")
         index = index.to(torch.int64)
     # A copy to the CPU must arrive before its values are read.
     return index if index.device == device else index.to(device, non_blocking=device.type != "cpu")
@@ -199,7 +197,7 @@ def as_rows(index: Any, n: int, device: torch.device) -> Rows:
 def check_one_each(index: Tensor, values: Tensor, name: str) -> None:
     """Refuse an index that does not have an entry for each of ``values``, which the message calls ``name``."""
     if len(index) != len(values):
-        raise ValueError(f"index must have the shape [{len(values)}], as {name} has, got {shape_of(index)}")
+        raise ValueError(f"index must have the shape [{len(values)}], like {name}; got {shape_of(index)}")
 
 
 def is_empty(values: Any) -> bool:
@@ -210,12 +208,12 @@ def is_empty(values: Any) -> bool:
 def check_rows(rows: Tensor, n: int) -> bool:
     """Refuse rows outside [0, n); return whether a row may appear twice."""
     if not reads_are_free(rows):
-        torch._assert_async(((rows >= 0) & (rows < n)).all(), f"index has a value outside [0, {n})")
+        torch._assert_async(((rows >= 0) & (rows < n)).all(), f"index must be in [0, {n})")
         return True
     ordered = np.sort(rows.numpy())
     if ordered[0] < 0 or ordered[-1] >= n:
         place = int(((rows < 0) | (rows >= n)).nonzero()[0])
-        raise IndexError(f"index[{place}] is {int(rows[place])}, outside the table's rows 0 to {n - 1}")
+        raise IndexError(f"index must be in [0, {n}); got {int(rows[place])} at position {place}")
     return has_repeats(ordered)
 
 
@@ -227,24 +225,26 @@ def has_repeats(ordered: NDArray[np.int64]) -> bool:
 def check_same_length(inner: Tensor, rows: Tensor) -> None:
     """Refuse an index that is longer or shorter than ``inner``."""
     if inner.shape[0] != rows.shape[0]:
-        raise ValueError(f"inner {shape_of(inner)} and index {shape_of(rows)} differ in length")
+        raise ValueError(
+            f"inner and index must have the same length; got the shapes {shape_of(inner)} and {shape_of(rows)}"
+        )
 
 
 def check_weight(weight: Any, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Return ``weight`` as [B1] of ``dtype``."""
     if not isinstance(weight, Tensor) or weight.shape != rows.shape:
         got = shape_of(weight) if isinstance(weight, Tensor) else type(weight).__name__
-        raise ValueError(f"weight must be a tensor of the shape {shape_of(rows)}, got {got}")
+        raise ValueError(f"weight must be a tensor of the shape {shape_of(rows)}; got {got}")
     if weight.dtype == torch.bool:
         return weight.to(dtype)
     if not weight.is_floating_point():
-        raise TypeError(f"weight must be of a floating dtype or bool, got {weight.dtype}")
+        raise TypeError(f"weight must be of a floating dtype or bool; got {weight.dtype}")
     weight = weight.detach().to(dtype)
     check_finite(weight, log=False, name="weight")
     legal = weight >= 0
     if not reads_are_free(weight):
-        torch._assert_async(legal.all(), "weight has a negative value")
+        torch._assert_async(legal.all(), "weight must be at least 0")
     elif not legal.all():
         place = int((~legal).nonzero()[0])
-        raise ValueError(f"weight[{place}] is {weight[place].item()}, which is negative")
+        raise ValueError(f"weight must be at least 0; got {weight[place].item()} at position {place}")
     return weight

@@ -136,9 +136,9 @@ class CoupledLoss(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(outer):
-            raise TypeError(f"outer must be callable, got {outer!r}")
+            raise TypeError(f"outer must be callable; got {outer!r}")
         if not isinstance(rule, Rule):
-            raise TypeError(f"rule must be an instance of a rule such as fcco.SOX(gamma=0.1), got {rule!r}")
+            raise TypeError(f"rule must be an instance of a rule such as fcco.SOX(gamma=0.1); got {rule!r}")
         if rule.log is not None and rule.log != log:
             raise ValueError(f"{type(rule).__name__} is defined for log={rule.log} only")
         self.outer = outer
@@ -497,7 +497,7 @@ class CoupledLoss(nn.Module):
             raise ValueError(f"inner is on {inner.device}, the table on {device}: move one with .to()")
         if self.rule.all_rows and inner.shape[0] != self.n:
             raise ValueError(
-                f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows, got {shape_of(inner)}"
+                f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows; got {shape_of(inner)}"
             )
         if (previous is not None) != self.rule.needs_previous:
             verb = "needs" if self.rule.needs_previous else "takes no"
@@ -506,7 +506,7 @@ class CoupledLoss(nn.Module):
         if previous is not None:
             previous = check_inner(previous, self.dim, "previous")
             if previous.shape != inner.shape:
-                raise ValueError(f"previous must have inner's shape {shape_of(inner)}, got {shape_of(previous)}")
+                raise ValueError(f"previous must have inner's shape {shape_of(inner)}; got {shape_of(previous)}")
             check_finite(previous, self.log, "previous")
 
     def _batch(self, placement: Placement, change: Change, repeats: Repeats | None) -> Batch:
@@ -551,7 +551,7 @@ class CoupledLoss(nn.Module):
             values = self.outer(u, rows) if self._outer_takes_index else self.outer(u)
         if not isinstance(values, Tensor) or values.shape != rows.shape:
             got = shape_of(values) if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(f"outer must map {shape_of(u)} to {shape_of(rows)}, got {got}")
+            raise ValueError(f"outer must map {shape_of(u)} to {shape_of(rows)}; got {got}")
         return values if values.dtype == u.dtype else values.to(u.dtype)
 
 
@@ -562,7 +562,7 @@ def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:
         raise ValueError(f"{type(rule).__name__} starts from {rule.start}, so init cannot be {init!r}")
     if not math.isfinite(init) or (log and init < 0):
         raise ValueError(
-            f"init must be a finite value of g{', not negative in log space' if log else ''}, got {init!r}"
+            f"init must be a finite value of g{', not negative in log space' if log else ''}; got {init!r}"
         )
     return init
 

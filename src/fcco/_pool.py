@@ -67,10 +67,10 @@ def join(own: Sequence[Any], rivals: Sequence[Any] | None) -> tuple[Sequence[Any
     if rivals is None:
         return own, None
     if len(rivals) != len(own):
-        raise ValueError(f"rivals must have the {len(own)} columns of the batch, got {len(rivals)}")
+        raise ValueError(f"rivals must have the {len(own)} columns of the batch; got {len(rivals)}")
     for place, (one, other) in enumerate(zip(own, rivals, strict=True)):
         if not isinstance(other, Tensor) or other.shape[1:] != one.shape[1:]:
             got = shape_of(other) if isinstance(other, Tensor) else type(other).__name__
             wanted = ", ".join(["R", *map(str, one.shape[1:])])
-            raise ValueError(f"rivals[{place}] must have the shape [{wanted}], got {got}")
+            raise ValueError(f"rivals[{place}] must have the shape [{wanted}]; got {got}")
     return [torch.cat([one, other]) for one, other in zip(own, rivals, strict=True)], len(own[0])

@@ -284,7 +284,7 @@ class MSVR(_MovingAverage):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.kappa >= 0 and math.isfinite(self.kappa)):
-            raise ValueError(f"kappa must be a finite number >= 0, got {self.kappa!r}")
+            raise ValueError(f"kappa must be a finite number >= 0; got {self.kappa!r}")
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         assert batch.previous is not None

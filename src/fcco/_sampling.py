@@ -33,7 +33,7 @@ def half_batch(batch: int, positives: int | None, negatives: int | None) -> int:
     if positives is not None or negatives is not None:
         raise ValueError(f"batch={batch!r} sets both sizes: give either batch, or positives and negatives")
     if whole_number("batch", batch, 2) % 2:
-        raise ValueError(f"batch must be even, since each class gets one half, got {batch!r}")
+        raise ValueError(f"batch must be even, since each class gets one half; got {batch!r}")
     return batch // 2
 
 
@@ -44,9 +44,9 @@ def as_vector(name: str, values: Any) -> NDArray[Any]:
         values = (values.double() if values.is_floating_point() else values).numpy()  # NumPy has no bfloat16
     array = np.asarray(values)
     if array.ndim != 1:
-        raise ValueError(f"{name} must have the shape [n], got {list(array.shape)}")
+        raise ValueError(f"{name} must have the shape [n]; got {list(array.shape)}")
     if len(array) == 0:
-        raise ValueError(f"{name} must have at least one value, got none")
+        raise ValueError(f"{name} must have at least one value; got none")
     missing = np.zeros(len(array), bool)
     if array.dtype == object:
         missing[:] = [not isinstance(value, (str, numbers.Real, np.bool_)) or value != value for value in array]
@@ -55,7 +55,7 @@ def as_vector(name: str, values: Any) -> NDArray[Any]:
     if missing.any():
         place = int(np.argmax(missing))
         found = array.tolist()[place]
-        raise ValueError(f"{name} must contain finite numbers or strings, got {found!r} at position {place}")
+        raise ValueError(f"{name} must contain finite numbers or strings; got {found!r} at position {place}")
     return np.array(array.tolist()) if array.dtype == object else array
 
 
@@ -63,7 +63,7 @@ def as_number_vector(name: str, values: Any) -> NDArray[Any]:
     """Return ``values`` as a 1-d array of finite numbers."""
     array = as_vector(name, values)
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must contain numbers, got the dtype {array.dtype}")
+        raise TypeError(f"{name} must contain numbers; got the dtype {array.dtype}")
     return array
 
 
@@ -73,10 +73,10 @@ def rows_by_class(name: str, values: Any, needed: tuple[int, ...]) -> tuple[Ints
     invalid = (array != 0) & (array != 1)
     if invalid.any():
         place = int(np.argmax(invalid))
-        raise ValueError(f"{name} must contain only 0 and 1, got {array[place].item()!r} at position {place}")
+        raise ValueError(f"{name} must contain only 0 and 1; got {array[place].item()!r} at position {place}")
     for value in needed:
         if not (array == value).any():
-            raise ValueError(f"{name} must contain a {value}, got {len(array)} values without one")
+            raise ValueError(f"{name} must contain a {value}; got {len(array)} values without one")
     return np.flatnonzero(array == 1), np.flatnonzero(array == 0)
 
 
@@ -84,9 +84,9 @@ def relevant_rows(relevance: Any, n: int) -> NDArray[np.bool_]:
     """Return which rows are relevant, [n]. At least one must be."""
     array = as_number_vector("relevance", relevance)
     if len(array) != n:
-        raise ValueError(f"relevance must have the length {n} of query, got {len(array)}")
+        raise ValueError(f"relevance must have the length {n} of query; got {len(array)}")
     if not (array > 0).any():
-        raise ValueError(f"relevance must contain a value above 0, got {n} values without one")
+        raise ValueError(f"relevance must contain a value above 0; got {n} values without one")
     return array > 0
 
 
@@ -128,7 +128,7 @@ def full_chunks(count: int, size: int, replicas: int, drop_last: bool) -> Ints:
     left = count - int(edges[-1])
     if drop_last and len(edges) == 1:
         raise ValueError(
-            f"drop_last=True needs at least {replicas} x {size} outer rows, got {count}: no batch would be left"
+            f"drop_last=True needs at least {replicas} x {size} outer rows; got {count}: no batch would be left"
         )
     if left and not drop_last:
         # Every replica gets at least one row. Rows beyond the end are taken from the start again.
@@ -293,7 +293,7 @@ class CoupledSampler(Sampler[list[int]]):
         self.num_replicas = whole_number("num_replicas", num_replicas)
         self.rank = whole_number("rank", rank, 0)
         if rank >= num_replicas:
-            raise ValueError(f"rank must be less than num_replicas = {num_replicas}, got {rank}")
+            raise ValueError(f"rank must be less than num_replicas = {num_replicas}; got {rank}")
         self._epoch = self._start = 0  # where the next iteration begins, unless one has begun
         self._epoch_is_set = False  # by set_epoch; a finished epoch is then not followed by the next one
         self._iterator: EpochIterator | None = None  # the last one that has begun since then
@@ -350,7 +350,7 @@ class CoupledSampler(Sampler[list[int]]):
 
     def _within_epoch(self, drawn: int) -> int:
         if whole_number("drawn", drawn, 0) > len(self):
-            raise ValueError(f"drawn must be at most {len(self)}, the number of batches in an epoch, got {drawn}")
+            raise ValueError(f"drawn must be at most {len(self)}, the number of batches in an epoch; got {drawn}")
         return drawn
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -368,7 +368,7 @@ class CoupledSampler(Sampler[list[int]]):
         """
         for key, own in {"seed": self.seed, "batches": len(self)}.items():
             if state.get(key) != own:
-                raise ValueError(f"{key} of the state must be {own}, as in this sampler, got {state.get(key)}")
+                raise ValueError(f"{key} of the state must be {own}, as in this sampler; got {state.get(key)}")
         epoch, drawn = whole_number("epoch", state["epoch"], 0), self._within_epoch(state["drawn"])
         self._epoch, self._start, self._iterator, self._epoch_is_set = epoch, drawn, None, False
 

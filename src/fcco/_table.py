@@ -134,7 +134,7 @@ class InnerTable(nn.Module):
         self.space: Space = LOG if log else PLAIN
         self.decays = decays
         if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"a table holds float32 or float64, got {dtype}")
+            raise ValueError(f"a table holds float32 or float64; got {dtype}")
         self.offload = False
         self.identity = {}
         shape = (self.n,) if self.dim == 1 else (self.n, self.dim)

@@ -93,7 +93,7 @@ class Indexed(Dataset[Any]):
         has_rows = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if isinstance(dataset, IterableDataset) or not has_rows:
             raise TypeError(
-                f"dataset must be a map-style dataset, with __getitem__ and __len__, got {type(dataset).__name__}"
+                f"dataset must be a map-style dataset, with __getitem__ and __len__; got {type(dataset).__name__}"
             )
         self.dataset = dataset
 
@@ -113,19 +113,19 @@ class Indexed(Dataset[Any]):
     def _row(self, index: int) -> int:
         if isinstance(index, list):
             raise TypeError(
-                f"index must be one row, got a list of {len(index)}. A sampler of fcco.data draws whole batches: "
+                f"index must be one row; got a list of {len(index)}. A sampler of fcco.data draws whole batches: "
                 "pass it to DataLoader as batch_sampler=, not as sampler="
             )
         row, n = as_int(index), len(self)
         if not -n <= row < n:
-            raise IndexError(f"index must be in [{-n}, {n}), got {row}")
+            raise IndexError(f"index must be in [{-n}, {n}); got {row}")
         return row % n
 
 
 def _with_row(item: Any, row: int) -> Any:
     if isinstance(item, Mapping):
         if "index" in item:
-            raise ValueError(f"items must not have the key 'index', got {item['index']!r} under it in item {row}")
+            raise ValueError(f"items must not have the key 'index'; got {item['index']!r} under it in item {row}")
         return {**item, "index": row}
     if isinstance(item, list):
         return [*item, row]
@@ -176,9 +176,9 @@ class ResumableLoader(DataLoader[Any]):
 
     def __init__(self, dataset: Dataset[Any], batch_sampler: CoupledSampler, **options: Any) -> None:
         if not isinstance(batch_sampler, CoupledSampler):
-            raise TypeError(f"batch_sampler must be a sampler of fcco.data, got {type(batch_sampler).__name__}")
+            raise TypeError(f"batch_sampler must be a sampler of fcco.data; got {type(batch_sampler).__name__}")
         if not options.get("in_order", True):
-            raise ValueError("in_order must be True, got False: batches in another order cannot be resumed")
+            raise ValueError("in_order must be True; got False: batches in another order cannot be resumed")
         super().__init__(dataset, batch_sampler=batch_sampler, **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -332,7 +332,7 @@ class PositiveNegativeSampler(CoupledSampler):
     ) -> None:
         super().__init__(**split)
         if outer not in ("positive", "negative"):
-            raise ValueError(f"outer must be 'positive' or 'negative', got {outer!r}")
+            raise ValueError(f"outer must be 'positive' or 'negative'; got {outer!r}")
         if batch is not None:
             positives = negatives = half_batch(batch, positives, negatives)
         sizes = (

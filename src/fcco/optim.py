@@ -19,7 +19,7 @@ def _projected(projection: Projection, parameter: Tensor) -> Tensor:
     nearest = projection(parameter)
     if not isinstance(nearest, Tensor) or nearest.shape != parameter.shape:
         got = list(nearest.shape) if isinstance(nearest, Tensor) else type(nearest).__name__
-        raise ValueError(f"projection must map {list(parameter.shape)} to the same shape, got {got}")
+        raise ValueError(f"projection must map {list(parameter.shape)} to the same shape; got {got}")
     return nearest
 
 
@@ -84,13 +84,13 @@ class MovingAverageSGD(Optimizer):
         """Add a parameter group. Options that it does not name have the values given to the optimizer."""
         group = {**self.defaults, **param_group}
         if not group["lr"] >= 0:
-            raise ValueError(f"lr must be >= 0, got {group['lr']!r}")
+            raise ValueError(f"lr must be >= 0; got {group['lr']!r}")
         if not 0 < group["beta"] <= 1:
-            raise ValueError(f"beta must be in (0, 1], got {group['beta']!r}")
+            raise ValueError(f"beta must be in (0, 1]; got {group['beta']!r}")
         if not group["weight_decay"] >= 0:
-            raise ValueError(f"weight_decay must be >= 0, got {group['weight_decay']!r}")
+            raise ValueError(f"weight_decay must be >= 0; got {group['weight_decay']!r}")
         if group["projection"] is not None and not callable(group["projection"]):
-            raise ValueError(f"projection must be callable, got {group['projection']!r}")
+            raise ValueError(f"projection must be callable; got {group['projection']!r}")
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class MovingAverageSGD(Optimizer):
         grads: Any = [p.grad for p in params]
         if any(grad.is_sparse for grad in grads):
             raise RuntimeError(
-                "gradients must be dense, since MovingAverageSGD averages every entry, got a sparse gradient"
+                "gradients must be dense, since MovingAverageSGD averages every entry; got a sparse gradient"
             )
         if group["weight_decay"] != 0:
             grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])

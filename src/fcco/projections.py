@@ -35,7 +35,7 @@ __all__ = [
 def _check_point(x: Tensor) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"x must be a tensor of a floating dtype, got {got}")
+        raise TypeError(f"x must be a tensor of a floating dtype; got {got}")
 
 
 def project_ball(
@@ -102,12 +102,12 @@ def _like(x: Tensor, **given: Tensor | float) -> Tensor:
     try:
         tensor = torch.as_tensor(value).to(x)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be a number or a tensor, got {value!r}") from None
+        raise TypeError(f"{name} must be a number or a tensor; got {value!r}") from None
     try:
         tensor.expand(x.shape)
     except RuntimeError:
         raise ValueError(
-            f"{name} must broadcast to the shape {shape_of(x)} of x, got the shape {shape_of(tensor)}"
+            f"{name} must broadcast to the shape {shape_of(x)} of x; got the shape {shape_of(tensor)}"
         ) from None
     return tensor
 
@@ -144,7 +144,7 @@ def project_box(x: Tensor, lower: Tensor | float = -math.inf, upper: Tensor | fl
     _check_point(x)
     low, high = _like(x, lower=lower), _like(x, upper=upper)
     if not (low <= high).all():
-        raise ValueError(f"lower must not be above upper, got lower={lower!r} and upper={upper!r}")
+        raise ValueError(f"lower must not be above upper; got lower={lower!r} and upper={upper!r}")
     return torch.minimum(torch.maximum(x, low), high)
 
 

@@ -23,7 +23,7 @@ __all__ = ["Constant", "Cosine", "Power", "RunningMean"]
 
 def _check_gamma(name: str, gamma: float) -> None:
     if not 0 < gamma <= 1:
-        raise ValueError(f"{name} must be in (0, 1], got {gamma!r}")
+        raise ValueError(f"{name} must be in (0, 1]; got {gamma!r}")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Cosine:
     def __post_init__(self) -> None:
         _check_gamma("final", self.final)
         if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps!r}")
+            raise ValueError(f"steps must be at least 1; got {self.steps!r}")
 
     def __call__(self, step: int | Tensor) -> float | Tensor:
         """Return gamma at a step."""
@@ -125,7 +125,7 @@ class RunningMean:
 
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 1:
-            raise ValueError(f"floor must be in [0, 1], got {self.floor!r}")
+            raise ValueError(f"floor must be in [0, 1]; got {self.floor!r}")
 
     def __call__(self, visits: Tensor) -> Tensor:
         """Return gamma for rows that have been visited ``visits`` times before."""
@@ -165,7 +165,7 @@ class Power:
     def __post_init__(self) -> None:
         for name in ("exponent", "floor"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be in [0, 1]; got {getattr(self, name)!r}")
 
     def __call__(self, visits: Tensor) -> Tensor:
         """Return gamma for rows that have been visited ``visits`` times before."""

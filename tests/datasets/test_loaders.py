@@ -99,6 +99,7 @@ def test_cifar10_from_lossless_strips(offline, publish):
         (tar({"a/train.bin": bytes(3073)}), "not a whole number of records"),
         (cifar100_binary()[:-2000], "cannot be read"),
     ],
+    ids=["no batch", "no names", "half a record", "cut short"],
 )
 def test_an_archive_of_another_form_is_named(offline, publish, content, message):
     publish("cifar100/cifar-100-binary.tar.gz", content, offline)
@@ -241,7 +242,7 @@ def test_a_table_without_its_outcome_is_named(offline, publish):
         (datasets.load_lightgbm_ranking, ("val",), "got 'val'"),
         (datasets.load_survival, ("titanic",), "name must be one of 'metabric'.*got 'titanic'"),
         (datasets.load_survival, ("gbsg",), "part of gbsg must be one of 'train', 'test'; got None"),
-        (datasets.load_survival, ("lung", "train"), "lung is not split; part must be None, got 'train'"),
+        (datasets.load_survival, ("lung", "train"), "lung is not split; part must be None; got 'train'"),
     ],
 )
 def test_an_unknown_choice_is_refused_before_anything_is_read(offline, load, arguments, message):

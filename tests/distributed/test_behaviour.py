@@ -231,8 +231,8 @@ def test_what_one_rank_refuses_no_rank_takes(ranks):
     assert taken == also_taken == [0, 0, 0, 0]
     assert steps == also_steps == 1
     assert [first[place] for place in (0, 1, 5, 6, 7)] == [told] * 5
-    assert second[0].startswith("NotFiniteError: inner[0] is nan")
-    assert second[1].startswith("IndexError: index[1] is 9, outside the table's rows 0 to 8")
+    assert second[0].startswith("NotFiniteError: inner must be finite; got nan at position 0")
+    assert second[1].startswith("IndexError: index must be in [0, 9); got 9 at position 1")
     assert first[2] == second[2]
     assert first[2].endswith("rank 0 has dtype=torch.float32, rank 1 has dtype=torch.float64")
     assert first[3] == second[3] == "ValueError: the batch is empty on all ranks"
@@ -243,8 +243,8 @@ def test_what_one_rank_refuses_no_rank_takes(ranks):
     assert second[6].startswith("ValueError: sampled_logits must be finite or -inf; got nan at position (0, 0)")
     assert second[7].startswith("ValueError: embeddings must be finite; got nan at position (0, 0)")
     assert first[8] == first[9] == told
-    assert second[8] == "TypeError: an argument must be a tensor, or numbers, got NoneType"
-    assert second[9] == "ValueError: index must have the shape [B1], got []"
+    assert second[8] == "TypeError: an argument must be a tensor, or numbers; got NoneType"
+    assert second[9] == "ValueError: index must have the shape [B1]; got []"
     assert "rank 0 has argument 0=differentiable torch.float32 of the shape [B, 3], rank 1 has argument 0=" in first[10]
     assert first[11] == second[11] == "ValueError: some ranks give weights as numbers and others do not"
 

@@ -84,7 +84,7 @@ def test_monitors_under_a_group(ranks):
     assert nothing["never_seen"] == 1
     assert report["never_seen"] == pytest.approx(1 - 3 / N)
     assert told == "RuntimeError: rank 1 has refused its batch, so that no rank takes this step"
-    assert refused == "TypeError: index must be of an integer dtype, got torch.float32"
+    assert refused == "TypeError: index must be of an integer dtype; got torch.float32"
     assert sharded == "ValueError: diagnostics need all rows of a table, and this one is sharded over ranks"
 
 

@@ -144,7 +144,7 @@ def test_stochastic_methods_refuse_sparse_features(ranker, data):
     x, y = data
     ranker = type(ranker)(method="sox")
     assert not ranker.__sklearn_tags__().input_tags.sparse
-    with pytest.raises(TypeError, match=r"method='sox' takes dense X only, got a sparse one: take method=\"exact\""):
+    with pytest.raises(TypeError, match=r"method='sox' takes dense X only; got a sparse one: take method=\"exact\""):
         ranker.fit(sparse.csr_matrix(x), y)
     assert type(ranker)().__sklearn_tags__().input_tags.sparse
 

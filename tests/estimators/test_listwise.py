@@ -242,7 +242,7 @@ def test_refuses(data):
         ListwiseRanker().fit(x, 0 * y)
     with pytest.raises(ValueError, match=r"needs relevances <= 1000 in y.*got 5000.0"):
         ListwiseRanker("ndcg").fit(x, np.where(y == 0, 5000.0, y))
-    with pytest.raises(ValueError, match=r"NDCG takes relevances from 0 to 1000, got -1\.0"):
+    with pytest.raises(ValueError, match=r"NDCG takes relevances from 0 to 1000; got -1\.0"):
         ListwiseRanker().fit(x, y).score(x, y - 1)
 
 

@@ -185,17 +185,17 @@ def test_a_given_learning_rate_is_the_papers_step() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_components": 0}, "n_components must be at least 1, got 0"),
-        ({"max_iter": 0}, "max_iter must be at least 1, got 0"),
-        ({"batch_size": 2}, "batch_size must be at least 3, got 2"),
-        ({"gamma": 0}, r"gamma of NeighborhoodComponentsAnalysis must be in \(0, 1\], got 0"),
-        ({"beta": 2.0}, r"beta of NeighborhoodComponentsAnalysis must be in \(0, 1\], got 2.0"),
-        ({"tol": -1.0}, "tol must be finite and at least 0.0, got -1.0"),
-        ({"alpha": float("nan")}, "alpha must be finite and at least 0.0, got nan"),
+        ({"n_components": 0}, "n_components must be at least 1; got 0"),
+        ({"max_iter": 0}, "max_iter must be at least 1; got 0"),
+        ({"batch_size": 2}, "batch_size must be at least 3; got 2"),
+        ({"gamma": 0}, r"gamma of NeighborhoodComponentsAnalysis must be in \(0, 1\]; got 0"),
+        ({"beta": 2.0}, r"beta of NeighborhoodComponentsAnalysis must be in \(0, 1\]; got 2.0"),
+        ({"tol": -1.0}, "tol must be finite and at least 0.0; got -1.0"),
+        ({"alpha": float("nan")}, "alpha must be finite and at least 0.0; got nan"),
         ({"learning_rate": "fast"}, "learning_rate, if not a number, must be one of 'auto'; got 'fast'"),
         ({"method": "adam"}, "method must be one of"),
         ({"init": "zeros"}, "init, if not an array, must be one of"),
-        ({"callback": 3}, "callback must be callable or None, got 3"),
+        ({"callback": 3}, "callback must be callable or None; got 3"),
     ],
 )
 def test_refuses_parameters_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:

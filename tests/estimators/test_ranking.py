@@ -246,14 +246,14 @@ def test_plot(data):
         ({"method": "adam"}, "method must be one of 'exact'.*'adam'"),
         ({"surrogate": "square"}, "surrogate must be one of.*'square'"),
         ({"margin": -1.0}, "margin must be finite.*-1.0"),
-        ({"alpha": -0.5}, "alpha must be finite and at least 0.0, got -0.5"),
+        ({"alpha": -0.5}, "alpha must be finite and at least 0.0; got -0.5"),
         ({"gamma": 0.0}, "gamma"),
         ({"beta": 1.5}, "beta"),
         ({"learning_rate": 0.0}, "learning_rate.*0.0"),
         ({"outer_batch": 0}, "outer_batch.*0"),
         ({"max_iter": 0}, "max_iter.*0"),
         ({"n_iter_no_change": 0}, "n_iter_no_change.*0"),
-        ({"tol": float("nan")}, "tol must be a number, got nan"),
+        ({"tol": float("nan")}, "tol must be a number; got nan"),
     ],
 )
 def test_refuses_parameters(kind, options, message, data):

@@ -64,13 +64,13 @@ def test_agrees_with_lifelines(name):
         ({"method": "adam"}, "method must be one of 'exact'.*'adam'"),
         ({"ties": "exact"}, "ties must be one of .*'exact'"),
         ({"method": "sox", "ties": "efron"}, "method='sox' has Breslow's ties only"),
-        ({"alpha": -1.0}, r"alpha must be finite and at least 0.0, got -1.0"),
+        ({"alpha": -1.0}, r"alpha must be finite and at least 0.0; got -1.0"),
         ({"gamma": 0.0}, "gamma .*got 0.0"),
         ({"beta": 1.5}, "beta .*got 1.5"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"max_iter": 0}, "max_iter must be at least 1, got 0"),
-        ({"tol": -1.0}, "tol, if not None, must be finite and at least 0.0, got -1.0"),
-        ({"learning_rate": 0.0}, "learning_rate.* above 0.0, got 0.0"),
+        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
+        ({"max_iter": 0}, "max_iter must be at least 1; got 0"),
+        ({"tol": -1.0}, "tol, if not None, must be finite and at least 0.0; got -1.0"),
+        ({"learning_rate": 0.0}, "learning_rate.* above 0.0; got 0.0"),
     ],
 )
 def test_bad_parameters_are_refused(options, message):

@@ -71,9 +71,9 @@ def test_gradients_reach_rivals():
 @pytest.mark.parametrize(
     ("rivals", "message"),
     [
-        ((SCORES,), "rivals must have the 2 columns of the batch, got 1"),
-        ((EMBEDDINGS, LABELS), r"rivals\[0\] must have the shape \[R\], got \[9, 3\]"),
-        ((SCORES, [0, 1]), r"rivals\[1\] must have the shape \[R\], got list"),
+        ((SCORES,), "rivals must have the 2 columns of the batch; got 1"),
+        ((EMBEDDINGS, LABELS), r"rivals\[0\] must have the shape \[R\]; got \[9, 3\]"),
+        ((SCORES, [0, 1]), r"rivals\[1\] must have the shape \[R\]; got list"),
     ],
 )
 def test_refuses_rivals_of_another_kind(rivals, message):

@@ -237,7 +237,7 @@ S, T = torch.tensor([[-1.0, 0.5, 2.0], [0.3, -0.7, 1.1], [0.0, 1.4, -0.2]]), tor
         (lambda f: f.in_batch(S[0], T, T), ValueError, r"scores must have the shape \[B, B\]; got \[3\]"),
         (lambda f: f.in_batch(S, T[:2], T), ValueError, r"items must have the shape \[3\], like scores"),
         (lambda f: f.in_batch(S, S[0], T), TypeError, "items must have an integer dtype"),
-        (lambda f: f.in_batch(S, T // 2, T[:2]), ValueError, r"index must have the shape \[3\], as scores has"),
+        (lambda f: f.in_batch(S, T // 2, T[:2]), ValueError, r"index must have the shape \[3\], like scores"),
         (lambda f: f.in_batch(S, T // 2, T, S), ValueError, r"log_q must have the shape \[B\]; got \[3, 3\]"),
         (lambda f: f.in_batch(S, T // 2, T, S[0, :2]), ValueError, r"log_q must have the shape \[3\]"),
         (lambda f: f.in_batch(S, T // 2, T, S[0].log()), ValueError, "log_q must be finite; got nan at position 0"),

@@ -88,7 +88,7 @@ class TestScores:
 class TestIndex:
     @pytest.mark.parametrize("row", [13, -1])
     def test_out_of_range(self, case, row):
-        message = rf"index\[2\] is {row}, outside the table's rows 0 to 12"
+        message = rf"index must be in \[0, 13\); got {row} at position 2"
         check_raises(case, put(-1, 2, row), IndexError, message)
 
     def test_length(self, case):
@@ -96,7 +96,7 @@ class TestIndex:
 
     def test_dtype(self, case):
         change = lambda values: [*values[:-1], values[-1].double()]  # noqa: E731
-        check_raises(case, change, TypeError, "index must be of an integer dtype, got torch.float64")
+        check_raises(case, change, TypeError, "index must be of an integer dtype; got torch.float64")
 
 
 BINARY = [

@@ -172,7 +172,7 @@ class TestErrors:
         self.check("query must have 5 tasks", query=(x[1:], y[1:]))
         self.check("query must have 5 tasks", query=(x, y[1:]))
         self.check("index", index=torch.arange(4))
-        self.check(r"index\[4\] is 5, outside the table's rows", IndexError, index=torch.arange(5) + 1)
+        self.check(r"index must be in \[0, 5\); got 5 at position 4", IndexError, index=torch.arange(5) + 1)
 
     def test_not_pairs(self):
         self.check("support must be a pair of tensors", TypeError, support=tasks()[0][0])

@@ -21,20 +21,20 @@ FAR = dataclasses.replace(PROBLEM, start=torch.full((3,), 2.0, dtype=torch.float
 # Options of solve. "accuracy" and "boost" are the arguments of Accuracy and SOXBoost, which check them.
 CASES = {
     "method": ({**RATES, "method": "sgd"}, "method must be one of scgd, nasa, .*, strongly-convex, .* got 'sgd'"),
-    "outer_batch-above-n": ({**RATES, "outer_batch": 21}, "outer_batch must be at most n = 20, got 21"),
-    "outer_batch-0": ({**RATES, "outer_batch": 0}, "outer_batch must be at least 1, got 0"),
-    "inner_batch-0": ({**RATES, "inner_batch": 0}, "inner_batch must be at least 1, got 0"),
-    "steps": ({**RATES, "steps": -1}, "steps must be at least 0, got -1"),
-    "lr": ({**RATES, "lr": -0.1}, "lr must be a finite number >= 0, got -0.1"),
-    "lr-schedule": ({**RATES, "lr": lambda step: float("nan")}, "lr must be a finite number >= 0, got nan at step 0"),
-    "beta": ({**RATES, "beta": 0.0}, r"beta must be in \(0, 1\], got 0.0"),
-    "gamma": ({**RATES, "gamma": 1.5}, r"gamma of SOX must be in \(0, 1\], got 1.5"),
-    "epsilon": ({"problem": KNOWN, "accuracy": {"epsilon": 0.0}}, "epsilon must be positive and finite, got 0.0"),
-    "gap": ({"problem": KNOWN, "accuracy": {"gap": -1.0}}, "gap must be finite and not negative, got -1.0"),
-    "random_state": ({**RATES, "random_state": -1}, "random_state must be at least 0, got -1"),
-    "record-every": ({**RATES, "record": 0}, "record must be at least 1, got 0"),
-    "record-listed": ({**RATES, "record": [3, -1]}, "each step of record must be at least 0, got -1"),
-    "pass_on": ({"boost": {"pass_on": "best"}}, "pass_on must be one of last, average, random, got 'best'"),
+    "outer_batch-above-n": ({**RATES, "outer_batch": 21}, "outer_batch must be at most n = 20; got 21"),
+    "outer_batch-0": ({**RATES, "outer_batch": 0}, "outer_batch must be at least 1; got 0"),
+    "inner_batch-0": ({**RATES, "inner_batch": 0}, "inner_batch must be at least 1; got 0"),
+    "steps": ({**RATES, "steps": -1}, "steps must be at least 0; got -1"),
+    "lr": ({**RATES, "lr": -0.1}, "lr must be a finite number >= 0; got -0.1"),
+    "lr-schedule": ({**RATES, "lr": lambda step: float("nan")}, "lr must be a finite number >= 0; got nan at step 0"),
+    "beta": ({**RATES, "beta": 0.0}, r"beta must be in \(0, 1\]; got 0.0"),
+    "gamma": ({**RATES, "gamma": 1.5}, r"gamma of SOX must be in \(0, 1\]; got 1.5"),
+    "epsilon": ({"problem": KNOWN, "accuracy": {"epsilon": 0.0}}, "epsilon must be positive and finite; got 0.0"),
+    "gap": ({"problem": KNOWN, "accuracy": {"gap": -1.0}}, "gap must be finite and not negative; got -1.0"),
+    "random_state": ({**RATES, "random_state": -1}, "random_state must be at least 0; got -1"),
+    "record-every": ({**RATES, "record": 0}, "record must be at least 1; got 0"),
+    "record-listed": ({**RATES, "record": [3, -1]}, "each step of record must be at least 0; got -1"),
+    "pass_on": ({"boost": {"pass_on": "best"}}, "pass_on must be one of last, average, random; got 'best'"),
     "missing": ({"lr": 0.1, "beta": 0.1}, r"sox needs gamma=, steps=, or accuracy=Accuracy\(epsilon\) so that"),
     "no-theorem": ({"method": "soap", "accuracy": {}, "lr": 0.1}, "soap needs gamma=, steps=: no theorem"),
     "no-momentum": ({"method": "nasa", "lr": 0.1, "gamma": 0.1, "steps": 1}, "nasa needs beta=: no theorem"),
@@ -63,12 +63,12 @@ CASES = {
     ),
     "boost-mu-0": (
         {"boost": {}, "problem": KNOWN, "accuracy": {"mu": 0.0}},
-        "mu must be positive and finite, got 0.0",
+        "mu must be positive and finite; got 0.0",
     ),
     "boost-both": ({"boost": {}, "problem": KNOWN, "accuracy": {"mu": 1.0, "radius": 1.0}}, "cannot both be given"),
     "boost-accuracy": ({"boost": {}, "problem": KNOWN}, r"sox-boost needs accuracy=.* or method=SOXBoost\(stages\)"),
-    "boost-no-stage": ({"boost": {"stages": []}}, "stages must contain at least one stage, got none"),
-    "boost-stage": ({"boost": {"stages": [Stage(0.1, 2.0, 0.1, 3)]}}, r"beta must be in \(0, 1\], got 2.0"),
+    "boost-no-stage": ({"boost": {"stages": []}}, "stages must contain at least one stage; got none"),
+    "boost-stage": ({"boost": {"stages": [Stage(0.1, 2.0, 0.1, 3)]}}, r"beta must be in \(0, 1\]; got 2.0"),
     "projected": ({**RATES, "method": "projected"}, "projected needs projection=, such as"),
     "projected-diameter": (
         {"problem": KNOWN, "method": "projected", "projection": BALL, "accuracy": {}},
@@ -76,11 +76,11 @@ CASES = {
     ),
     "infeasible": (
         {**RATES, "problem": FAR, "projection": partial(project_ball, radius=1.0)},
-        "start must be in the set that projection= maps to, got a start 2.46 away from it",
+        "start must be in the set that projection= maps to; got a start 2.46 away from it",
     ),
     "safeguard": (
         {**RATES, "method": "soap", "safeguard": False},
-        "safeguard=False can only be used with sox, .*, got method soap",
+        "safeguard=False can only be used with sox, .*; got method soap",
     ),
     "estimate-all": ({**RATES, "method": "moap", "estimate_all": True}, "estimate_all=True cannot be used with moap"),
     "projection-shape": ({**RATES, "projection": torch.Tensor.norm}, r"projection must map \[3\] to the same shape"),
@@ -91,7 +91,7 @@ CASES = {
     "regulariser": ({"method": "strongly-convex", "steps": 3}, "strongly-convex needs regulariser=, such as"),
     "regulariser-mu": (
         {"method": "strongly-convex", "steps": 3, "regulariser": ElasticNet(1.0, 0.0)},
-        "strongly-convex needs a regulariser with mu > 0, got mu = 0.0",
+        "strongly-convex needs a regulariser with mu > 0; got mu = 0.0",
     ),
     "strongly-convex-steps": (
         {"method": "strongly-convex", "regulariser": SquaredL2(1.0), "accuracy": {}},
@@ -119,7 +119,7 @@ def test_refuses(name):
 
 @pytest.mark.parametrize("name", ["outer_batch", "inner_batch", "steps", "record", "random_state"])
 def test_refuses_what_is_no_integer(name):
-    with pytest.raises(TypeError, match=f"{name} must be an integer, got 2.5"):
+    with pytest.raises(TypeError, match=f"{name} must be an integer; got 2.5"):
         fcco.solve(PROBLEM, **{**RATES, name: 2.5})
 
 
@@ -135,25 +135,25 @@ def test_an_accuracy_needs_epsilon():
 
 
 def test_refuses_a_regulariser_that_is_none():
-    with pytest.raises(TypeError, match=r"regulariser must have mu, prox and a value, such as .*, got 0.1"):
+    with pytest.raises(TypeError, match=r"regulariser must have mu, prox and a value, such as .*; got 0.1"):
         fcco.solve(PROBLEM, **RATES, regulariser=0.1)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": "a"}, "lr must be a number, got 'a'"),
-        ({"lr": [0.1, 0.2]}, r"lr must be a number, got \[0.1, 0.2\]"),
-        ({"lr": torch.ones(2)}, "lr must be a number, got tensor"),
-        ({"beta": lambda step: "a"}, "beta must be a number, got 'a'"),
-        ({"gamma": "a"}, "gamma of SOX must be a number or a schedule, got 'a'"),
-        ({"accuracy": {"epsilon": "a"}}, "epsilon must be a number, got 'a'"),
-        ({"accuracy": {"gap": "a"}}, "gap must be a number, got 'a'"),
-        ({"projection": "ball"}, "projection must be callable, got 'ball'"),
-        ({"record": "ab"}, "each step of record must be an integer, got 'a'"),
-        ({"problem": None}, "problem must be a fcco.solvers.Problem, got None"),
-        ({"boost": {"stages": STAGES[0]}}, "stages must be a sequence of fcco.solvers.Stage, got Stage"),
-        ({"boost": {"stages": [0.1]}}, "each stage must be a fcco.solvers.Stage or .*, got 0.1"),
+        ({"lr": "a"}, "lr must be a number; got 'a'"),
+        ({"lr": [0.1, 0.2]}, r"lr must be a number; got \[0.1, 0.2\]"),
+        ({"lr": torch.ones(2)}, "lr must be a number; got tensor"),
+        ({"beta": lambda step: "a"}, "beta must be a number; got 'a'"),
+        ({"gamma": "a"}, "gamma of SOX must be a number or a schedule; got 'a'"),
+        ({"accuracy": {"epsilon": "a"}}, "epsilon must be a number; got 'a'"),
+        ({"accuracy": {"gap": "a"}}, "gap must be a number; got 'a'"),
+        ({"projection": "ball"}, "projection must be callable; got 'ball'"),
+        ({"record": "ab"}, "each step of record must be an integer; got 'a'"),
+        ({"problem": None}, "problem must be a fcco.solvers.Problem; got None"),
+        ({"boost": {"stages": STAGES[0]}}, "stages must be a sequence of fcco.solvers.Stage; got Stage"),
+        ({"boost": {"stages": [0.1]}}, "each stage must be a fcco.solvers.Stage or .*; got 0.1"),
     ],
 )
 def test_refuses_what_is_of_another_type(options, message):
@@ -162,7 +162,7 @@ def test_refuses_what_is_of_another_type(options, message):
 
 
 def test_an_accuracy_is_an_object():
-    with pytest.raises(TypeError, match=r"accuracy must be a fcco.solvers.Accuracy, got 0.1"):
+    with pytest.raises(TypeError, match=r"accuracy must be a fcco.solvers.Accuracy; got 0.1"):
         fcco.solve(KNOWN, accuracy=0.1)
 
 
@@ -183,9 +183,9 @@ def test_refuses_an_inner_function_that_does_not_depend_on_w():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda values: values * float("nan"), r"inner\[0\] is nan, not a finite number"),
-        (lambda values: values[:-1], r"inner must return one value for each of 20 rows, got the shape \[19\]"),
-        (lambda values: values[:, None].expand(-1, 2), r"inner must have the shape \[B1\], got \[20, 2\]"),
+        (lambda values: values * float("nan"), "inner must be finite; got nan at position 0"),
+        (lambda values: values[:-1], r"inner must return one value for each of 20 rows; got the shape \[19\]"),
+        (lambda values: values[:, None].expand(-1, 2), r"inner must have the shape \[B1\]; got \[20, 2\]"),
     ],
 )
 def test_a_first_estimate_of_all_rows_is_checked(change, message):
@@ -196,13 +196,13 @@ def test_a_first_estimate_of_all_rows_is_checked(change, message):
 
 
 def test_a_schedule_that_leaves_its_range_says_where():
-    with pytest.raises(ValueError, match="lr must be a finite number >= 0, got -1 at step 3") as caught:
+    with pytest.raises(ValueError, match="lr must be a finite number >= 0; got -1 at step 3") as caught:
         fcco.solve(PROBLEM, **{**RATES, "lr": lambda step: 2 - step})
     assert caught.value.__notes__ == ["in step 3 of sox on least squares (the first step is 0)"]
 
 
 def test_divergence_says_where():
-    with pytest.raises(ValueError, match="not a finite number") as caught:
+    with pytest.raises(ValueError, match="must be finite") as caught:
         fcco.solve(PROBLEM, **{**RATES, "lr": 1e200})
     assert "of sox on least squares" in caught.value.__notes__[0]
 
@@ -210,18 +210,18 @@ def test_divergence_says_where():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"n": 0}, ValueError, "n must be at least 1, got 0"),
-        ({"dim": 1.5}, TypeError, "dim must be an integer, got 1.5"),
-        ({"inner": 3}, TypeError, "inner must be callable, got 3"),
-        ({"outer": None}, TypeError, "outer must be callable, got None"),
-        ({"start": [0.0]}, TypeError, r"start must be a floating tensor, got \[0.0\]"),
+        ({"n": 0}, ValueError, "n must be at least 1; got 0"),
+        ({"dim": 1.5}, TypeError, "dim must be an integer; got 1.5"),
+        ({"inner": 3}, TypeError, "inner must be callable; got 3"),
+        ({"outer": None}, TypeError, "outer must be callable; got None"),
+        ({"start": [0.0]}, TypeError, r"start must be a floating tensor; got \[0.0\]"),
         ({"start": torch.zeros(3, dtype=torch.int64)}, TypeError, "start must be a floating tensor"),
-        ({"start": torch.tensor([0.0, float("nan"), 0.0])}, ValueError, "start must be finite, got tensor"),
-        ({"exact_inner": 3}, TypeError, "exact_inner must be callable, got 3"),
-        ({"objective": 3}, TypeError, "objective must be callable, got 3"),
-        ({"optimum": [0.0, 0.0, 0.0]}, TypeError, r"optimum must be a tensor, got \[0.0, 0.0, 0.0\]"),
-        ({"constants": {"c_f": 1.0}}, TypeError, "constants must be fcco.theory.Constants, got {'c_f': 1.0}"),
-        ({"optimum": torch.zeros(2)}, ValueError, r"optimum must have the shape \[3\] of start, got \[2\]"),
+        ({"start": torch.tensor([0.0, float("nan"), 0.0])}, ValueError, "start must be finite; got tensor"),
+        ({"exact_inner": 3}, TypeError, "exact_inner must be callable; got 3"),
+        ({"objective": 3}, TypeError, "objective must be callable; got 3"),
+        ({"optimum": [0.0, 0.0, 0.0]}, TypeError, r"optimum must be a tensor; got \[0.0, 0.0, 0.0\]"),
+        ({"constants": {"c_f": 1.0}}, TypeError, "constants must be fcco.theory.Constants; got {'c_f': 1.0}"),
+        ({"optimum": torch.zeros(2)}, ValueError, r"optimum must have the shape \[3\] of start; got \[2\]"),
     ],
 )
 def test_problem_refuses(change, error, message):

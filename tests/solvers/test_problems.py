@@ -166,7 +166,7 @@ def test_theorem_2_is_within_reach():
     ("change", "message"),
     [
         ({"kind": "concave"}, "kind must be .*got 'concave'"),
-        ({"d": 1}, "d must be at least 2, got 1"),
+        ({"d": 1}, "d must be at least 2; got 1"),
         ({"set_size": 2}, "set_size must be at least 3.*got 2"),
         ({"sigma": 0.0}, "sigma must be positive if zeta is.*got 0 with zeta = 0.1"),
         ({"sigma": -1.0}, "sigma must .*got -1.0"),
@@ -180,7 +180,7 @@ def test_refusals_of_pseudo_huber(change, message):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"p": 0.5}, "p must be at least 1, got 0.5"), ({"l2": 0.0}, "l2 must be positive.*got 0.0")],
+    [({"p": 0.5}, "p must be at least 1; got 0.5"), ({"l2": 0.0}, "l2 must be positive.*got 0.0")],
 )
 def test_refusals_of_p_norm_push(change, message):
     with pytest.raises(ValueError, match=message):

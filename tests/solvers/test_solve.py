@@ -304,5 +304,5 @@ class TestPlot:
             solution.plot()
 
     def test_refuses_unknown_columns(self, solution):
-        with pytest.raises(ValueError, match=r"column must be one of step, stage, .*, got 'loss'"):
+        with pytest.raises(ValueError, match=r"column must be one of step, stage, .*; got 'loss'"):
             solution.plot("loss")

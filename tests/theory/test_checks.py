@@ -43,7 +43,7 @@ def test_the_calls_themselves_are_fine(name):
 @pytest.mark.parametrize("name", WITH_EPSILON)
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
 def test_epsilon(name, epsilon):
-    with pytest.raises(ValueError, match=f"epsilon must be positive and finite, got {epsilon!r}"):
+    with pytest.raises(ValueError, match=f"epsilon must be positive and finite; got {epsilon!r}"):
         CALLS[name](epsilon=epsilon)
 
 
@@ -73,7 +73,7 @@ def test_numbers_beyond_floating_point(name, change):
 
 @pytest.mark.parametrize(("epsilon", "radius", "mu"), [(1e-300, 1e100, 0.0), (1e300, 1e-10, math.inf)])
 def test_a_convexifier_that_is_no_mu(epsilon, radius, mu):
-    with pytest.raises(ValueError, match=rf"2 epsilon / radius\^2 must be positive and finite, got {mu}"):
+    with pytest.raises(ValueError, match=rf"2 epsilon / radius\^2 must be positive and finite; got {mu}"):
         convexifier(epsilon, radius)
 
 
@@ -99,18 +99,18 @@ def test_constants_beyond_floating_point(theorem, constant):
 @pytest.mark.parametrize("name", WITH_EPSILON)
 @pytest.mark.parametrize("epsilon", ["a", None, True, [0.1]])
 def test_epsilon_is_a_number(name, epsilon):
-    with pytest.raises(TypeError, match=r"epsilon must be a number, got"):
+    with pytest.raises(TypeError, match=r"epsilon must be a number; got"):
         CALLS[name](epsilon=epsilon)
 
 
 def test_a_batch_of_the_constants_is_whole():
-    with pytest.raises(TypeError, match=r"inner_batch must be an integer, got 2\.5"):
+    with pytest.raises(TypeError, match=r"inner_batch must be an integer; got 2\.5"):
         boost_constants(PLAIN, inner_batch=2.5)
 
 
 @pytest.mark.parametrize("name", WITH_SIZES)
 def test_more_outer_examples_than_there_are(name):
-    with pytest.raises(ValueError, match="outer_batch must not exceed n = 10, got 11"):
+    with pytest.raises(ValueError, match="outer_batch must not exceed n = 10; got 11"):
         CALLS[name](outer_batch=11)
 
 
@@ -124,21 +124,21 @@ def test_more_outer_examples_than_there_are(name):
     ],
 )
 def test_sizes_are_integers(name, argument):
-    with pytest.raises(TypeError, match=f"{argument} must be an integer, got 2.5"):
+    with pytest.raises(TypeError, match=f"{argument} must be an integer; got 2.5"):
         CALLS[name](**{argument: 2.5})
-    with pytest.raises(ValueError, match=f"{argument} must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=f"{argument} must be at least 1; got 0"):
         CALLS[name](**{argument: 0})
 
 
 @pytest.mark.parametrize("name", ["sox_boost", "strongly_convex", "complexities"])
 @pytest.mark.parametrize("mu", [0.0, -1.0])
 def test_mu(name, mu):
-    with pytest.raises(ValueError, match=f"mu must be positive and finite, got {mu}"):
+    with pytest.raises(ValueError, match=f"mu must be positive and finite; got {mu}"):
         CALLS[name](mu=mu)
 
 
 def test_mu_beyond_the_smoothness():
-    with pytest.raises(ValueError, match=r"mu must not exceed the smoothness L_F = 2, got 2\.5"):
+    with pytest.raises(ValueError, match=r"mu must not exceed the smoothness L_F = 2; got 2\.5"):
         CALLS["sox_boost"](mu=2.5)
 
 
@@ -166,7 +166,7 @@ def test_other_values(name, argument, value):
 def test_constants(constant):
     with pytest.raises(ValueError, match=f"{constant} must .*got -1.0"):
         Constants(**{**asdict(PLAIN), constant: -1.0})
-    with pytest.raises(TypeError, match=f"{constant} must be a number, got 'x'"):
+    with pytest.raises(TypeError, match=f"{constant} must be a number; got 'x'"):
         Constants(**{**asdict(PLAIN), constant: "x"})
 
 

@@ -140,7 +140,7 @@ def test_what_is_not_a_number_is_not_a_constant():
     problem = Problem(
         n=2, inner=lambda w, rows, generator, inner_batch: w[rows] - 5, outer=torch.sqrt, start=torch.zeros(2)
     )
-    with pytest.raises(ValueError, match=r"must be .*finite.*, got nan"):
+    with pytest.raises(ValueError, match=r"must be .*finite.*; got nan"):
         estimate_constants(problem, points=4, rows=2, samples=3)
 
 
@@ -162,5 +162,5 @@ def test_weights_of_any_shape_and_dtype(shape, dtype):
 
 @pytest.mark.parametrize("seed", [None, 0.5])
 def test_a_seed_is_an_integer(seed):
-    with pytest.raises(TypeError, match=f"random_state must be an integer, got {seed}"):
+    with pytest.raises(TypeError, match=f"random_state must be an integer; got {seed}"):
         estimate_constants(CASES["logistic"](), random_state=seed)

@@ -236,7 +236,7 @@ def advise(
         Less than one visit, fewer than four batches, or no parameter has a gradient.
     """
     if not (math.isfinite(visits) and visits >= 1):
-        raise ValueError(f"visits must be a finite number, at least 1, got {visits!r}")
+        raise ValueError(f"visits must be a finite number, at least 1; got {visits!r}")
     drawn = draw(loss, batches, draws, least=4)
     target = exact_target(loss, evaluate, list(parameters), population)
     # Errors of rows come from other batches than those they meet.

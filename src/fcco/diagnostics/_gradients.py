@@ -206,7 +206,7 @@ def draw(loss: nn.Module, batches: Iterable[Sequence[int] | Tensor], draws: int,
             break
         drawn += more
     if len(drawn) < least:
-        raise ValueError(f"batches must give at least {least} batches, got {len(drawn)}")
+        raise ValueError(f"batches must give at least {least} batches; got {len(drawn)}")
     return drawn
 
 

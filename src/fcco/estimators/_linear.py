@@ -154,7 +154,7 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         check_parameters(self, outer_batch=1, inner_batch=1)
         if not isinstance(self.tol, Real) or math.isnan(self.tol):
-            raise ValueError(f"tol must be a number, got {self.tol!r}")
+            raise ValueError(f"tol must be a number; got {self.tol!r}")
 
     def _validate(self, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:  # noqa: N803
         """X, dense or with method="exact" sparse, and y, as scikit-learn checks them."""

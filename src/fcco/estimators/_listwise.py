@@ -289,7 +289,7 @@ class ListwiseRanker(LinearRanker):
         check_consistent_length(scores, relevance)
         if not 0 <= relevance.min() <= relevance.max() <= _LARGEST_RELEVANCE:
             raise ValueError(
-                f"NDCG takes relevances from 0 to {_LARGEST_RELEVANCE:g}, got {relevance.min()} to {relevance.max()}"
+                f"NDCG takes relevances from 0 to {_LARGEST_RELEVANCE:g}; got {relevance.min()} to {relevance.max()}"
             )
         lists, gain = _number_queries(qid, len(scores)), np.exp2(relevance) - 1.0
         best = _discounted(gain, gain, lists, self.k)

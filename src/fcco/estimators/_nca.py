@@ -303,7 +303,7 @@ class NeighborhoodComponentsAnalysis(
         if isinstance(self.init, str):
             check_choice(self.init, "init, if not an array,", _INITS)
         if self.callback is not None and not callable(self.callback):
-            raise ValueError(f"callback must be callable or None, got {self.callback!r}")
+            raise ValueError(f"callback must be callable or None; got {self.callback!r}")
 
     def _check_resumed(self, X: Any) -> None:  # noqa: N803 (scikit-learn's)
         """Refuse to start from a solution of other features, before ``n_features_in_`` is set to theirs."""

@@ -234,7 +234,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         check_parameters(self, batch_size=1)
         check_choice(self.ties, "ties", _TIES)
         if self.ties != "breslow" and not self._exact:
-            raise ValueError(f"method={self.method!r} has Breslow's ties only, got ties={self.ties!r}")
+            raise ValueError(f"method={self.method!r} has Breslow's ties only; got ties={self.ties!r}")
         if self.tol is not None:
             check_number(self.tol, "tol, if not None,", at_least=0.0)
 
@@ -362,7 +362,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         risk = self.predict(X)
         times = self.unique_times_ if times is None else np.atleast_1d(np.asarray(times, dtype=np.float64))
         if times.ndim != 1 or np.isnan(times).any():
-            raise ValueError(f"times must be one-dimensional and not NaN, got {times}")
+            raise ValueError(f"times must be one-dimensional and not NaN; got {times}")
         with np.errstate(over="ignore"):
             hazard = np.exp(risk[:, None] + _at(times, self.unique_times_, self._log_baseline))
         return framed(hazard, X, times) if wants_frame(as_frame) else hazard

@@ -40,14 +40,14 @@ def as_survival(y: Any) -> tuple[Array, Array]:
     time, event = _split(y)
     time = check_array(time, ensure_2d=False, dtype=np.float64, input_name="y")
     if time.ndim != 1:
-        raise ValueError(f"the times of y must be one-dimensional, got shape {time.shape}")
+        raise ValueError(f"the times of y must be one-dimensional; got shape {time.shape}")
     if event is None:
         return time, np.ones(len(time), dtype=bool)
     event = check_array(event, ensure_2d=False, dtype=None, input_name="y")
     strange = (event != 0) & (event != 1)
     if strange.any():
         raise ValueError(
-            f"events must be 0 or 1, or False or True, got {event[strange][0]!r}; "
+            f"events must be 0 or 1, or False or True; got {event[strange][0]!r}; "
             "the columns of y are (time, event), and the fields of a structured array (event, time), unless one is "
             "named time or the event is of bool"
         )
@@ -71,14 +71,14 @@ def _split(y: Any) -> tuple[Any, Any]:
     if y.ndim == 1:
         return y, None
     if y.ndim != 2 or y.shape[1] != 2:
-        raise ValueError(f"y must be [n] times, or [n, 2] with columns (time, event), got shape {y.shape}")
+        raise ValueError(f"y must be [n] times, or [n, 2] with columns (time, event); got shape {y.shape}")
     return y[:, 0], y[:, 1]
 
 
 def _by_role(columns: dict[Any, Any], default: int) -> tuple[Any, Any]:
     """Time and event of two named columns; ``default`` is the event's place where nothing tells them apart."""
     if len(columns) != 2:
-        raise ValueError(f"y must have two columns, an event and a time, got {list(columns)}")
+        raise ValueError(f"y must have two columns, an event and a time; got {list(columns)}")
     names, arrays = [str(name).lower() for name in columns], list(columns.values())
     of_bool = [place for place in (0, 1) if arrays[place].dtype == bool]
     if len(of_bool) == 1:

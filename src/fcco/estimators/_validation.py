@@ -56,7 +56,7 @@ def check_parameters(model: Any, *, methods: tuple[str, ...] = METHODS, **least:
 def refuse_sparse(X: Any, method: str) -> None:  # noqa: N803
     """Raise a TypeError if X is sparse, for a method that steps from row to row."""
     if sparse.issparse(X):
-        raise TypeError(f'method={method!r} takes dense X only, got a sparse one: take method="exact", or X.toarray()')
+        raise TypeError(f'method={method!r} takes dense X only; got a sparse one: take method="exact", or X.toarray()')
 
 
 def refuse_other_features(X: Any, before: int) -> None:  # noqa: N803

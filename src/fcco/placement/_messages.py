@@ -213,7 +213,7 @@ def gather_batch(
     device, settings = device_of(group), dict(settings or {})
     try:
         if not isinstance(columns[0], Tensor):
-            raise TypeError(f"the first argument must be a tensor, got {type(columns[0]).__name__}")
+            raise TypeError(f"the first argument must be a tensor; got {type(columns[0]).__name__}")
         device = columns[0].device
         columns = [as_rows(column, device) for column in columns]
         if len({len(column) for column in columns}) > 1:
@@ -240,7 +240,7 @@ def as_rows(values: Any, device: torch.device) -> Tensor:
     try:
         rows = torch.as_tensor(values, device=device)
     except Exception as error:
-        raise TypeError(f"an argument must be a tensor, or numbers, got {type(values).__name__}") from error
+        raise TypeError(f"an argument must be a tensor, or numbers; got {type(values).__name__}") from error
     if rows.dim() == 0:
         raise ValueError(f"an argument has no dimension to gather along: {values!r}")
     return rows

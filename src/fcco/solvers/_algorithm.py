@@ -107,7 +107,7 @@ def make_algorithm(problem: Problem, method: str | SOXBoost, options: SolveOptio
         If an argument is invalid, or if one is missing. See ``solve``.
     """
     if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a fcco.solvers.Problem, got {problem!r}")
+        raise TypeError(f"problem must be a fcco.solvers.Problem; got {problem!r}")
     name, make = _maker(method)
     options = _normalised(options)
     _check_options(problem, name, options)
@@ -124,7 +124,7 @@ def _maker(method: str | SOXBoost) -> tuple[str, Maker]:
         return "sox-boost", partial(_sox_boost, boost=method)
     name = str(method).lower().replace("_", "-")
     if name not in _MAKERS:
-        raise ValueError(f"method must be one of {', '.join(_MAKERS)}, or a fcco.solvers.SOXBoost, got {method!r}")
+        raise ValueError(f"method must be one of {', '.join(_MAKERS)}, or a fcco.solvers.SOXBoost; got {method!r}")
     return name, _MAKERS[name]
 
 
@@ -141,17 +141,17 @@ def _normalised(options: SolveOptions) -> SolveOptions:
 
 def _check_options(problem: Problem, name: str, options: SolveOptions) -> None:
     if options.outer_batch > problem.n:
-        raise ValueError(f"outer_batch must be at most n = {problem.n}, got {options.outer_batch!r}")
+        raise ValueError(f"outer_batch must be at most n = {problem.n}; got {options.outer_batch!r}")
     if options.accuracy is not None:
         if not isinstance(options.accuracy, Accuracy):
-            raise TypeError(f"accuracy must be a fcco.solvers.Accuracy, got {options.accuracy!r}")
+            raise TypeError(f"accuracy must be a fcco.solvers.Accuracy; got {options.accuracy!r}")
         for field, user in _USED_BY.items():
             if name != user and getattr(options.accuracy, field) is not None:
                 raise ValueError(f"Accuracy({field}=...) is only used by {user}: leave it out for {name}")
     if options.estimate_all and name == "moap":
         raise ValueError("estimate_all=True cannot be used with moap, whose u starts from zero")
     if not options.safeguard and name not in _WITH_SAFEGUARD:
-        raise ValueError(f"safeguard=False can only be used with {', '.join(_WITH_SAFEGUARD)}, got method {name}")
+        raise ValueError(f"safeguard=False can only be used with {', '.join(_WITH_SAFEGUARD)}; got method {name}")
     if options.regulariser is not None and not isinstance(options.regulariser, Regulariser):
         raise TypeError(
             "regulariser must have mu, prox and a value, such as fcco.projections.SquaredL2(mu=0.1), "
@@ -163,14 +163,14 @@ def _check_options(problem: Problem, name: str, options: SolveOptions) -> None:
 
 def _check_feasible(start: Tensor, projection: Projection) -> None:
     if not callable(projection):
-        raise TypeError(f"projection must be callable, got {projection!r}")
+        raise TypeError(f"projection must be callable; got {projection!r}")
     nearest = projection(start.detach().clone())
     if not isinstance(nearest, Tensor) or nearest.shape != start.shape:
-        raise ValueError(f"projection must map {list(start.shape)} to the same shape, got {nearest!r}")
+        raise ValueError(f"projection must map {list(start.shape)} to the same shape; got {nearest!r}")
     tolerance = torch.finfo(start.dtype).eps ** 0.5
     distance = float((nearest - start).norm())
     if not distance <= tolerance * (1 + float(start.norm())):
-        raise ValueError(f"start must be in the set that projection= maps to, got a start {distance:.3g} away from it")
+        raise ValueError(f"start must be in the set that projection= maps to; got a start {distance:.3g} away from it")
 
 
 def _checked(stage: Stage, rule: Callable[[Gamma], Rule]) -> Stage:
@@ -230,7 +230,7 @@ def _strongly_convex(problem: Problem, name: str, options: SolveOptions) -> Algo
     if regulariser is None:
         raise ValueError("strongly-convex needs regulariser=, such as fcco.projections.SquaredL2(mu=0.1)")
     if not regulariser.mu > 0:
-        raise ValueError(f"strongly-convex needs a regulariser with mu > 0, got mu = {regulariser.mu!r}")
+        raise ValueError(f"strongly-convex needs a regulariser with mu > 0; got mu = {regulariser.mu!r}")
     schedule = theory.strongly_convex(n=problem.n, outer_batch=options.outer_batch, mu=regulariser.mu)
     used = replace(
         options,

@@ -193,7 +193,7 @@ def p_norm_push(*, p: float = 4.0, l2: float = 0.01, dtype: torch.dtype = torch.
     data = import_extra("sklearn.datasets", "p_norm_push()", "sklearn")
     l2 = positive("l2", l2)
     if positive("p", p) < 1:
-        raise ValueError(f"p must be at least 1, got {p!r}")
+        raise ValueError(f"p must be at least 1; got {p!r}")
     features, target = data.load_breast_cancer(return_X_y=True)
     x, positives = torch.as_tensor(features, dtype=dtype), torch.as_tensor(target == 1)
     x = (x - x.min(dim=0).values) / (x.max(dim=0).values - x.min(dim=0).values)

@@ -93,19 +93,19 @@ class Problem:
         for name in ("inner", "outer", "exact_inner", "objective"):
             function = getattr(self, name)
             if not callable(function) and (name in ("inner", "outer") or function is not None):
-                raise TypeError(f"{name} must be callable, got {function!r}")
+                raise TypeError(f"{name} must be callable; got {function!r}")
         if not isinstance(self.start, Tensor) or not self.start.is_floating_point():
-            raise TypeError(f"start must be a floating tensor, got {self.start!r}")
+            raise TypeError(f"start must be a floating tensor; got {self.start!r}")
         if not self.start.isfinite().all():
-            raise ValueError(f"start must be finite, got {self.start!r}")
+            raise ValueError(f"start must be finite; got {self.start!r}")
         if self.optimum is not None and not isinstance(self.optimum, Tensor):
-            raise TypeError(f"optimum must be a tensor, got {self.optimum!r}")
+            raise TypeError(f"optimum must be a tensor; got {self.optimum!r}")
         if self.optimum is not None and self.optimum.shape != self.start.shape:
             raise ValueError(
-                f"optimum must have the shape {list(self.start.shape)} of start, got {list(self.optimum.shape)}"
+                f"optimum must have the shape {list(self.start.shape)} of start; got {list(self.optimum.shape)}"
             )
         if self.constants is not None and not isinstance(self.constants, Constants):
-            raise TypeError(f"constants must be fcco.theory.Constants, got {self.constants!r}")
+            raise TypeError(f"constants must be fcco.theory.Constants; got {self.constants!r}")
 
     @property
     def is_exact(self) -> bool:

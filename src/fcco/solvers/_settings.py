@@ -61,9 +61,9 @@ class Stage:
         lr = self.lr(step) if callable(self.lr) else self.lr
         beta = self.beta(step) if callable(self.beta) else self.beta
         if not 0 <= real_number("lr", lr) < math.inf:
-            raise ValueError(f"lr must be a finite number >= 0, got {lr!r} at step {step}")
+            raise ValueError(f"lr must be a finite number >= 0; got {lr!r} at step {step}")
         if not 0 < real_number("beta", beta) <= 1:
-            raise ValueError(f"beta must be in (0, 1], got {beta!r} at step {step}")
+            raise ValueError(f"beta must be in (0, 1]; got {beta!r} at step {step}")
         return float(lr), float(beta)
 
 
@@ -110,7 +110,7 @@ class SOXBoost:
 
     def __post_init__(self) -> None:
         if self.pass_on not in PASS_ON:
-            raise ValueError(f"pass_on must be one of {', '.join(PASS_ON)}, got {self.pass_on!r}")
+            raise ValueError(f"pass_on must be one of {', '.join(PASS_ON)}; got {self.pass_on!r}")
         if self.stages is not None:
             object.__setattr__(self, "stages", as_stages(self.stages))
 
@@ -118,14 +118,14 @@ class SOXBoost:
 def as_stages(stages: Iterable[Stage | Parameters]) -> tuple[Stage, ...]:
     """Return stages, or what a theorem prescribes, as a tuple of :class:`Stage`."""
     if not isinstance(stages, Iterable):
-        raise TypeError(f"stages must be a sequence of fcco.solvers.Stage, got {stages!r}")
+        raise TypeError(f"stages must be a sequence of fcco.solvers.Stage; got {stages!r}")
     found = []
     for stage in stages:
         if not isinstance(stage, Stage | Parameters):
-            raise TypeError(f"each stage must be a fcco.solvers.Stage or a fcco.theory.Parameters, got {stage!r}")
+            raise TypeError(f"each stage must be a fcco.solvers.Stage or a fcco.theory.Parameters; got {stage!r}")
         found.append(Stage(stage.lr, stage.beta, stage.gamma, stage.steps))
     if not found:
-        raise ValueError("stages must contain at least one stage, got none")
+        raise ValueError("stages must contain at least one stage; got none")
     return tuple(found)
 
 

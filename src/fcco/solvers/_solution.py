@@ -130,7 +130,7 @@ class Solution:
         """
         for column in (x, y):
             if column not in self.history:
-                raise ValueError(f"column must be one of {', '.join(self.history)}, got {column!r}")
+                raise ValueError(f"column must be one of {', '.join(self.history)}; got {column!r}")
         if ax is None:
             _, ax = import_extra("matplotlib.pyplot", "Solution.plot").subplots()
         ax.plot(self.history[x], self.history[y], label=self.method)

@@ -141,7 +141,7 @@ class Solver:
         evaluated = self._all_rows if self.loss_fn.rule.all_rows else rows
         inner = self.problem.inner(self.weights, evaluated, self.generator, self.algorithm.inner_batch)
         if isinstance(inner, Tensor) and not inner.requires_grad:
-            raise ValueError("inner must return a differentiable function of w, got a value without a gradient")
+            raise ValueError("inner must return a differentiable function of w; got a value without a gradient")
         return rows, len(evaluated), inner
 
     def _move(self, loss: Tensor, lr: float, beta: float) -> None:
@@ -159,7 +159,7 @@ class Solver:
         inner = check_inner(inner, self.problem.dim)
         if len(inner) != len(rows):
             raise ValueError(
-                f"inner must return one value for each of {len(rows)} rows, got the shape {shape_of(inner)}"
+                f"inner must return one value for each of {len(rows)} rows; got the shape {shape_of(inner)}"
             )
         check_finite(inner, self.problem.log)
         table = self.loss_fn.table

@@ -137,14 +137,14 @@ def pseudo_huber(
 
 def _check(kind: str, d: int, set_size: int, sigma: float, zeta: float) -> None:
     if kind not in ("nonconvex", "convex", "strongly_convex"):
-        raise ValueError(f"kind must be 'nonconvex', 'convex' or 'strongly_convex', got {kind!r}")
+        raise ValueError(f"kind must be 'nonconvex', 'convex' or 'strongly_convex'; got {kind!r}")
     if d < 2:
-        raise ValueError(f"d must be at least 2, got {d}")
+        raise ValueError(f"d must be at least 2; got {d}")
     if set_size < 3:
-        raise ValueError(f"set_size must be at least 3, so that the waves cancel, got {set_size}")
+        raise ValueError(f"set_size must be at least 3, so that the waves cancel; got {set_size}")
     if zeta > 0 and sigma == 0:
         raise ValueError(
-            f"sigma must be positive if zeta is, since a constant has no noisy gradient, got 0 with zeta = {zeta}"
+            f"sigma must be positive if zeta is, since a constant has no noisy gradient; got 0 with zeta = {zeta}"
         )
 
 

@@ -166,7 +166,7 @@ def sox_boost(
     epsilon, gap, mu = positive("epsilon", epsilon), non_negative("gap", gap), positive("mu", mu)
     smoothness = constants.smoothness + non_negative("weight_decay", weight_decay)
     if mu > smoothness:
-        raise ValueError(f"mu must not exceed the smoothness L_F = {smoothness:g}, got {mu!r}")
+        raise ValueError(f"mu must not exceed the smoothness L_F = {smoothness:g}; got {mu!r}")
     c, of_proof = constants, boost_constants(constants, inner_batch=inner_batch, weight_decay=weight_decay)
     c4 = of_proof.c_4
     steepness = 2 * smoothness * gap if weight_decay else (c.c_f * c.c_g) ** 2

@@ -27,13 +27,13 @@ def real_number(name: str, value: Any) -> float:
         If ``value`` is an integer that is too large for a float.
     """
     if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+        raise TypeError(f"{name} must be a number; got {value!r}")
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several elements
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
+        raise TypeError(f"{name} must be a number; got {value!r}") from None
     except OverflowError:  # an int that is larger than any float
-        raise ValueError(f"{name} must be finite, got {value!r}") from None
+        raise ValueError(f"{name} must be finite; got {value!r}") from None
 
 
 def within_floats(formula: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -69,7 +69,7 @@ def positive(name: str, value: Any) -> float:
     """Return ``value`` as a float, or raise a ValueError if it is not positive and finite."""
     given = real_number(name, value)
     if not 0 < given < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+        raise ValueError(f"{name} must be positive and finite; got {value!r}")
     return given
 
 
@@ -77,7 +77,7 @@ def non_negative(name: str, value: Any) -> float:
     """Return ``value`` as a float, or raise a ValueError if it is not finite or less than 0."""
     given = real_number(name, value)
     if not 0 <= given < math.inf:
-        raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+        raise ValueError(f"{name} must be finite and not negative; got {value!r}")
     return given
 
 
@@ -85,7 +85,7 @@ def unit_rate(name: str, value: Any) -> float:
     """Return ``value`` as a float, or raise a ValueError if it is not in (0, 1]."""
     given = real_number(name, value)
     if not 0 < given <= 1:
-        raise ValueError(f"{name} must be in (0, 1], got {value!r}")
+        raise ValueError(f"{name} must be in (0, 1]; got {value!r}")
     return given
 
 
@@ -93,5 +93,5 @@ def batches(n: Any, outer_batch: Any, inner_batch: Any = 1) -> tuple[int, int, i
     """Return n, B1 and B2 as integers. B1 distinct rows are drawn, so B1 must not exceed n."""
     n, outer_batch = whole_number("n", n), whole_number("outer_batch", outer_batch)
     if outer_batch > n:
-        raise ValueError(f"outer_batch must not exceed n = {n}, got {outer_batch}")
+        raise ValueError(f"outer_batch must not exceed n = {n}; got {outer_batch}")
     return n, outer_batch, whole_number("inner_batch", inner_batch)

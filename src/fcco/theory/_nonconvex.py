@@ -202,7 +202,7 @@ def split_batch(budget: int, *, n: int, constants: Constants | None = None, **ta
     """
     budget, n = whole_number("budget", budget), whole_number("n", n)
     if budget < 2:
-        raise ValueError(f"budget must be at least 2, for one outer and one inner sample, got {budget}")
+        raise ValueError(f"budget must be at least 2, for one outer and one inner sample; got {budget}")
     if (constants is None) != (not target):
         raise TypeError("constants, epsilon and gap must be given together or not at all")
 

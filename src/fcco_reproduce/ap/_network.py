@@ -52,7 +52,7 @@ class ResNet(nn.Module):
     def __init__(self, widths: tuple[int, ...], blocks: tuple[int, ...], *, outputs: int = 1, stride: int = 1) -> None:
         super().__init__()
         if len(widths) != len(blocks) or not widths:
-            raise ValueError(f"widths and blocks must be as many, got {widths} and {blocks}")
+            raise ValueError(f"widths and blocks must be as many; got {widths} and {blocks}")
         self.stem, self.stem_norm = _convolution(3, widths[0], 3, stride), nn.BatchNorm2d(widths[0])
         stages, before = [], widths[0]
         for stage, (width, count) in enumerate(zip(widths, blocks, strict=True)):

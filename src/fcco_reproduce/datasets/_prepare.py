@@ -135,7 +135,7 @@ def split_imbalanced(train: Classification, test: Classification, share: float =
     ([16, 8], [4, 2])
     """
     if not 0 < share <= 1:
-        raise ValueError(f"share must be in (0, 1], got {share}")
+        raise ValueError(f"share must be in (0, 1]; got {share}")
     generator = np.random.default_rng(seed)
     positive = len(train.classes) // 2
     fitted, validated = [], []

@@ -87,7 +87,7 @@ def load_survival(name: str, part: str | None = None) -> Survival:
         check_choice(part, f"part of {name}", ("train", "test"))
         return _load_deepsurv(DEEPSURV[name], str(part))
     if part is not None:
-        raise ValueError(f"{name} is not split; part must be None, got {part!r}")
+        raise ValueError(f"{name} is not split; part must be None; got {part!r}")
     return _load_table(TABLES[name])
 
 

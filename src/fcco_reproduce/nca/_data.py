@@ -41,7 +41,7 @@ def load(data: str) -> Split:
     if data in ("sensorless", SUBSET):
         return split_nca(load_sensorless("all" if data == "sensorless" else "balanced"))
     if data != SMALL:
-        raise ValueError(f"data must be usps, mnist, sensorless, {SUBSET} or {SMALL}, got {data!r}")
+        raise ValueError(f"data must be usps, mnist, sensorless, {SUBSET} or {SMALL}; got {data!r}")
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)

@@ -38,7 +38,7 @@ def load(data: str) -> Split:
     if data == "ijcnn1":
         return split_ijcnn1(load_ijcnn1("tr"))
     if data != SMALL:
-        raise ValueError(f"data must be covtype, ijcnn1 or {SMALL}, got {data!r}")
+        raise ValueError(f"data must be covtype, ijcnn1 or {SMALL}; got {data!r}")
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)

@@ -220,7 +220,7 @@ def experiment(settings: Settings) -> Experiment:
     if objective not in ABOUT or not {"BSGD", "SOX"} <= set(methods) <= set(ORDER):
         raise ValueError(
             f"{settings['name']} has an objective of {', '.join(ABOUT)} and methods of {', '.join(ORDER)}, BSGD and "
-            f"SOX among them, got {objective!r} and {', '.join(methods)}"
+            f"SOX among them; got {objective!r} and {', '.join(methods)}"
         )
     return Experiment(
         key=settings["key"],
