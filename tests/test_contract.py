@@ -398,6 +398,14 @@ class TestLogSpace:
         assert same(before, state(loss_fn))
         assert inner.grad is None
 
+    def test_a_gradient_that_is_no_number_is_refused(self):
+        """The slope of sqrt at 0 is infinite, and 0 times that is NaN, which is not above any limit."""
+        loss_fn = fcco.CoupledLoss(lambda u: (0 * u).sqrt(), 3, rule=fcco.SCENT(1.0), log=True)
+        before = state(loss_fn)
+        with pytest.raises(fcco.NotFiniteError, match=r"the gradient of inner\[0\], in row 2, is nan"):
+            loss_fn(torch.tensor([1.0], requires_grad=True), [2])
+        assert same(before, state(loss_fn))
+
     def test_the_letter_leaves_zero_where_f_has_a_derivative(self):
         """-u_1 / u_2 has the slope -1 / u_2 at u_1 = 0, and 1 / u_1 is no obstacle."""
         loss_fn = make_loss((fcco.SOX(0.1, safeguard=False), True, 2))

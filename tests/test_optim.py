@@ -35,6 +35,13 @@ def test_follows_its_formula():
     np.testing.assert_allclose(w.detach().numpy(), expected, rtol=1e-14)
 
 
+def test_weight_decay_leaves_the_gradient_as_it_is():
+    w = make_parameter()
+    w.grad = torch.ones_like(w)
+    MovingAverageSGD([w], lr=0.1, weight_decay=0.5).step()
+    assert torch.equal(w.grad, torch.ones_like(w))
+
+
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])
 def test_is_sgd_with_momentum_at_lr_times_beta(beta):
     """v is beta times torch's buffer, so lr_ours = lr_torch / beta."""

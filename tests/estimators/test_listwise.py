@@ -108,6 +108,14 @@ def test_score_is_scikit_learns_ndcg(k, data):
         assert ranker.score(features, y, qid=query) == pytest.approx(expected)
 
 
+def test_ties_end_with_the_query():
+    """The last item of a query and the first of the next have equal scores, and share no places for that."""
+    ranker = ListwiseRanker().fit([[0.0], [1.0]], [0, 1])
+    x, y, query = [[0.0], [0.0], [0.0]], [0, 1, 1], [0, 0, 1]
+    first = (1 + 1 / np.log2(3)) / 2
+    assert ranker.score(x, y, qid=query) == pytest.approx((first + 1) / 2)
+
+
 def test_queries_without_relevant_items_are_not_counted():
     ranker = ListwiseRanker().fit([[0.0], [1.0]], [0, 1])
     x, y, query = [[1.0], [0.0], [5.0], [6.0]], [0, 1, 0, 0], [0, 0, 1, 1]

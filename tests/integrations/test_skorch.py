@@ -35,6 +35,13 @@ def test_a_sampler_draws_the_batches():
     assert net.criterion_.table.step == 2 * steps
 
 
+def test_a_sampler_is_for_training_only():
+    """Predictions are of all rows, in their order."""
+    net = make(sampler=lambda y: PositiveNegativeSampler(y, batch=8)).fit(X, Y)
+    with torch.no_grad():
+        np.testing.assert_allclose(net.predict(X), net.module_(torch.from_numpy(X)).numpy(), rtol=1e-6)
+
+
 def test_validation_rows_are_never_written():
     net = make(train_split=skorch.dataset.ValidSplit(4, stratified=True), batch_size=10).fit(X, Y)
     assert net.criterion_.n == 40

@@ -38,6 +38,24 @@ def test_a_predicted_slope_goes_through_its_anchor():
     assert line.get_xydata().tolist() == [[1.0, 3.0], [4.0, 3.0 / 16]]
 
 
+@pytest.mark.parametrize(
+    ("runs", "above_zero", "ends"),
+    [
+        ([[1.0, 2.0], [3.0, 2.0]], False, (0.0, 4.0)),
+        ([[1.0, 2.0], [3.0, 2.0]], True, (0.2, 4.0)),
+        ([[2.0, 2.0]], False, (2.0, 2.0)),
+    ],
+)
+def test_a_band_is_two_standard_errors_of_the_mean(runs, above_zero, ends):
+    """1 and 3 have the deviation sqrt 2 of a sample, and their mean the standard error 1; one run has none."""
+    _, (ax,) = figures.new_figure()
+    figures.band(ax, [1.0, 2.0], runs, "SOX", "SOX", above_zero=above_zero)
+    (line,), (area,) = ax.get_lines(), ax.collections
+    assert line.get_ydata().tolist() == [2.0, 2.0]
+    heights = [y for x, y in area.get_paths()[0].vertices if x == 1.0]
+    assert (min(heights), max(heights)) == pytest.approx(ends)
+
+
 @pytest.mark.parametrize("log", ["", "x", "y", "xy"])
 def test_log_axes(log):
     _, (ax,) = figures.new_figure()

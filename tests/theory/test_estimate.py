@@ -47,6 +47,19 @@ def test_log_space_is_left():
     )
 
 
+def test_f_is_measured_at_single_samples_too():
+    """A row may hold one of them: f = u² / 2 is flat at g = 0, and has the slope 1 at the samples -1 and 1."""
+
+    def signs(w, rows, generator, inner_batch):
+        return w[0] + (2.0 * torch.randint(2, (len(rows), inner_batch), generator=generator) - 1).mean(1)
+
+    problem = Problem(
+        n=2, inner=signs, outer=lambda u: u**2 / 2, start=torch.zeros(1), exact_inner=lambda w: w.expand(2)
+    )
+    found = estimate_constants(problem, points=2, rows=1, samples=20, radius=1e-3)
+    assert found.c_f == pytest.approx(1.0, abs=2e-3)
+
+
 def test_many_dimensions_are_probed_at_random():
     """One estimate has a standard error of sqrt(2 / 64) = 18%, a unit vector's square length from 64 normal probes.
 
