@@ -376,7 +376,10 @@ class TestLogSpace:
             assert inner.grad.item() == pytest.approx((1 + math.exp(jump)) / 2, rel=1e-4)
             return
         advice = r"SCENT\(alpha=1.0\) does not bound g / u, as fcco.SOX does"
-        with pytest.raises(fcco.NotFiniteError, match=rf"the gradient of inner must be finite; got \S+ at position 0, in row 3: {advice}"):
+        with pytest.raises(
+            fcco.NotFiniteError,
+            match=rf"the gradient of inner must be finite; got \S+ at position 0, in row 3: {advice}",
+        ):
             loss_fn(inner, [3])
         assert same(before, state(loss_fn))
 
@@ -402,7 +405,7 @@ class TestLogSpace:
         """The slope of sqrt at 0 is infinite, and 0 times that is NaN, which is not above any limit."""
         loss_fn = fcco.CoupledLoss(lambda u: (0 * u).sqrt(), 3, rule=fcco.SCENT(1.0), log=True)
         before = state(loss_fn)
-        with pytest.raises(fcco.NotFiniteError, match=r"the gradient of inner\[0\], in row 2, is nan"):
+        with pytest.raises(fcco.NotFiniteError, match=r"got nan at position 0, in row 2"):
             loss_fn(torch.tensor([1.0], requires_grad=True), [2])
         assert same(before, state(loss_fn))
 
