@@ -1,4 +1,4 @@
-"""What the engine costs: next to no table at all, as n grows, and in memory.
+"""What the engine costs: next to no table at all, as n grows, in memory, and in operations dispatched.
 
     python benchmarks/engine.py [--quick]
 
@@ -11,9 +11,14 @@ import argparse
 import gc
 import resource
 from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fcco
 from harness.timing import Step, compare, timed
@@ -83,6 +88,52 @@ def size_of_a_large_table() -> None:
     print(f"made in {seconds:.2f} s, buffers of {held:.2f} GB; the process grew by {grown:.2f} GB")
 
 
+class _Counter(TorchDispatchMode):
+    """Counts the operations that torch dispatches, other than views, which launch nothing on a device."""
+
+    VIEWS = frozenset(
+        {"view", "expand", "unsqueeze", "squeeze", "t", "transpose", "slice", "select", "detach", "alias"}
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ not in self.VIEWS
+        return func(*args, **(kwargs or {}))
+
+
+def dispatched(step: Callable[[], Tensor]) -> int:
+    """Return the number of operations of one step, forward and backward, after a first one."""
+    step().backward()
+    with _Counter() as counter:
+        step().backward()
+    return counter.count
+
+
+def count_operations(size: int = 64) -> None:
+    """Print the operations of a step; their number stands for its cost on an accelerator."""
+    n, half = 10_000, size // 2
+    scores, rows = torch.randn(size).requires_grad_(), torch.arange(size)
+    target, time = (torch.arange(size) < half).long(), torch.rand(size)
+    precision = fcco.losses.AveragePrecisionLoss(n, 1000)
+    push, cox = fcco.losses.PNormPushLoss(n), fcco.losses.CoxLoss(n, 1000)
+    own = {str(rule): fcco.CoupledLoss(log_outer, n, rule=rule) for rule in (fcco.SOX(0.1), fcco.SOAP(0.1))}
+    steps: dict[str, Callable[[], Tensor]] = {
+        "no table": lambda: log_outer(scores.exp()).mean(),
+        **{name: partial(lambda loss: loss(scores.exp(), rows), loss) for name, loss in own.items()},
+        "cross entropy": lambda: F.binary_cross_entropy_with_logits(scores, target.float()),
+        "average precision": lambda: precision(scores, target, rows),
+        "p-norm push": lambda: push(scores, target, rows),
+        "Cox": lambda: cox(scores, time, target, rows),
+    }
+    # What NumPy works out on the CPU is not dispatched, and is not what an accelerator would run.
+    with patch("fcco.losses._bipartite.can_fuse", lambda *_: False):
+        for name, step in steps.items():
+            print(f"{name:<40}{dispatched(step):>6}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the engine costs, as ratios within one run.")
     parser.add_argument("--quick", action="store_true", help="few repeats, to see that it runs")
@@ -98,6 +149,8 @@ def main() -> None:
         for size, dim in ((64, 1), (64, 2), (1024, 2)):
             for rule in (fcco.SOX(0.1), fcco.SOAP(0.1)):
                 against_no_table(size, dim, rule, compiled, rounds, repeats)
+    print(f"\n{'operations dispatched, batch of 64':<40}{'count':>6}")
+    count_operations()
     print(f"\n{'forward + backward':<28}{'n = 10^8':>12}{'n = 10^3':>12}{'ratio':>9}")
     for size in (64, 512):
         growth_with_n(size, rounds, repeats)
