@@ -13,10 +13,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a core of its own, an
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Keep the tests of a file together, and those that share processes or a compiler's cache."""
     for item in items:
         if HERE in item.path.parents:
-            folder = item.path.relative_to(HERE).parts[0]
-            group = folder if folder == "distributed" else str(item.path)
-            item.add_marker(pytest.mark.xdist_group(group))
+            shares_ranks = "ranks" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("ranks" if shares_ranks else str(item.path.relative_to(HERE))))

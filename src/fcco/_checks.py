@@ -140,7 +140,9 @@ def check_gradient(loss: Tensor, inner: Tensor, rows: Tensor, advice: str) -> No
         place = tuple((~legal).nonzero()[0].tolist())
         value, row = gradient[place].item(), int(rows[place[0]])
         where = ", ".join(map(str, place))
-        message = f"the gradient of inner must be finite; got {value:g} at position {where}, in row {row}: {advice}"
+        message = (
+            f"the gradient of inner must be at most 2^64; got {value:g} at position {where}, in row {row}: {advice}"
+        )
         raise NotFiniteError(message, "gradient", place, value)
 
 

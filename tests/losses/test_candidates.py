@@ -241,7 +241,7 @@ S, T = torch.tensor([[-1.0, 0.5, 2.0], [0.3, -0.7, 1.1], [0.0, 1.4, -0.2]]), tor
         (lambda f: f.in_batch(S, T // 2, T, S), ValueError, r"log_q must have the shape \[B\]; got \[3, 3\]"),
         (lambda f: f.in_batch(S, T // 2, T, S[0, :2]), ValueError, r"log_q must have the shape \[3\]"),
         (lambda f: f.in_batch(S, T // 2, T, S[0].log()), ValueError, "log_q must be finite; got nan at position 0"),
-        (lambda f: f.in_batch(S, T // 2, T + 9), IndexError, r"index\[0\] is 10, outside"),
+        (lambda f: f.in_batch(S, T // 2, T + 9), IndexError, r"index must be in \[0, 7\); got 10 at position 0"),
     ],
 )
 def test_refuses(call, error, message):

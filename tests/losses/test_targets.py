@@ -94,7 +94,7 @@ def test_moap_scales_by_the_outer_examples():
 
 def test_a_short_index_names_what_it_belongs_to():
     scores = torch.randn(6, 3, requires_grad=True)
-    with pytest.raises(ValueError, match=r"index must have the shape \[6\], as target_logit has; got \[2\]"):
+    with pytest.raises(ValueError, match=r"index must have the shape \[6\], like target_logit; got \[2\]"):
         losses.SoftmaxLoss(9)(scores[:, 0], scores, torch.arange(2))
     with pytest.raises(ValueError, match=r"index must have the shape \[6\], like scores; got \[2\]"):
         losses.InvariantLogisticLoss(9)(scores, torch.arange(6) % 2, torch.arange(2))
