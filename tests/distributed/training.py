@@ -101,10 +101,11 @@ def train_engine(rank, world, case, steps, sharded=False):
 def plans(world):
     """Every run by name: (function, arguments, whether the table is sharded: each of the two, if it can be)."""
     runs = {}
+    steps = 50 if world == 2 else 20
     for case in DEFAULTS:
         # Single precision rounds alike on any number of ranks.
         for dtype in (torch.float64, torch.float32)[: 2 if world == 2 else 1]:
-            runs[f"{case}-{dtype}"] = (train_loss, (case, None, dtype, 50), (False, True))
+            runs[f"{case}-{dtype}"] = (train_loss, (case, None, dtype, steps), (False, True))
         for rule in (fcco.SOX(0.3), *([] if case in NO_MOAP else [fcco.MOAP(0.2)])):
             runs[f"{case}-{rule}"] = (train_loss, (case, rule, torch.float64, 10), (False, True))
     for case in CASES if world == 2 else ():  # options change formulas, and not what is sent

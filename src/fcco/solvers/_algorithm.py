@@ -154,7 +154,7 @@ def _check_options(problem: Problem, name: str, options: SolveOptions) -> None:
         raise ValueError(f"safeguard=False can only be used with {', '.join(_WITH_SAFEGUARD)}; got method {name}")
     if options.regulariser is not None and not isinstance(options.regulariser, Regulariser):
         raise TypeError(
-            "regulariser must have mu, prox and a value, such as fcco.projections.SquaredL2(mu=0.1), "
+            "regulariser must have mu, prox and a value, such as fcco.projections.SquaredL2(mu=0.1); "
             f"got {options.regulariser!r}"
         )
     if options.projection is not None:
