@@ -10,7 +10,7 @@ demo: .venv/.demo
 	$(BIN)/fcco reproduce quick
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-browser: .venv/.dev
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable \
