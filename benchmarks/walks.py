@@ -26,7 +26,7 @@ def walk(action: Callable[[], Any]) -> tuple[int, int, int]:
 
     def trace(frame: FrameType, event: str, _: Any) -> None:
         name = frame.f_code.co_filename
-        if event == "call" and "/fcco" in name:
+        if event == "call" and "/fcco/" in name and frame.f_code.co_name[0] != "<":  # no comprehensions
             path.append(name)
 
     sys.setprofile(trace)
