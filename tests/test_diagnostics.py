@@ -578,6 +578,14 @@ def test_rows_put_into_a_probed_loss_do_not_decay_with_its_own():
     assert torch.equal(loss_fn.table.read(None, cold=0.0), own)
 
 
+def test_rows_of_a_probed_loss_start_as_the_other_rule_has_them():
+    loss_fn = fcco.CoupledLoss(torch.square, 2, rule=fcco.MOAP(0.5))
+    inner = torch.tensor([3.0], requires_grad=True)
+    with probing(loss_fn, fcco.SOX(0.5)):
+        loss_fn(inner, [0]).backward()
+    assert inner.grad.item() == 6.0  # at the first estimate, and not at MOAP's 0
+
+
 def test_a_loss_inside_a_model_is_probed_and_left_as_it_was():
     model = torch.nn.ModuleDict({"net": torch.nn.Linear(1, 1), "loss": fcco.losses.PNormPushLoss(4)})
     model.eval()
