@@ -81,6 +81,22 @@ def test_refuses_rivals_of_another_kind(rivals, message):
         functional.p_norm_push_inner(SCORES, LABELS, rivals=rivals)
 
 
+def test_weights_are_the_shares_of_their_total():
+    estimate = functional.cox_inner(SCORES, TIMES, LABELS)
+    torch.testing.assert_close(estimate.weight, LABELS.double() / LABELS.sum())
+    nothing = functional.cox_inner(SCORES, TIMES, torch.zeros_like(LABELS))
+    assert nothing.weight.tolist() == [0.0] * len(LABELS)
+
+
+def test_irrelevant_items_of_list_mle_need_no_relevant_one():
+    """They are compared with irrelevant items only, of which the batch has all."""
+    zeros = torch.zeros(3, dtype=torch.int64)
+    lists = functional.Lists(zeros + 5, zeros + 2, torch.ones(3), zeros, torch.zeros(3))
+    estimate = functional.list_mle_inner(torch.zeros(3), torch.zeros(3), zeros, lists=lists, own_term="exact")
+    torch.testing.assert_close(estimate.inner.exp(), torch.full((3,), 3.0))
+    assert (estimate.share > 0).all()
+
+
 def test_a_loss_of_ones_own_is_that_of_the_library():
     own = fcco.CoupledLoss(lambda u: u.exp().square(), 10, rule=fcco.SOAP(0.3), log=True)
     library = fcco.losses.PNormPushLoss(10, p=2, rule=fcco.SOAP(0.3))
