@@ -45,6 +45,12 @@ class TestHingeSums:
         exact = sum(int(x - (-1e8 - 1)) ** 2 for x in points.tolist())
         assert sums.tolist() == [1.0, pytest.approx(exact, rel=1e-15)]
 
+    @pytest.mark.parametrize("power", [0, 1, 2])
+    def test_a_point_at_the_kink_stays_there_whatever_the_rounding(self, power):
+        """0.3 - 1 is below -0.7 before it is rounded, and not after."""
+        threshold, point = (torch.tensor([value], dtype=torch.float64) for value in (0.3, -0.7))
+        assert hinge_sums(threshold, point, torch.ones_like(point), power, margin=1.0).item() == 0.0
+
     @pytest.mark.parametrize("power", [1, 2])
     def test_derivatives(self, power):
         rng = torch.Generator().manual_seed(0)
