@@ -205,6 +205,13 @@ class TestBatch:
             torch.testing.assert_close(same_inner.grad, 3 * inner.grad, rtol=1e-12, atol=1e-12)
         assert same(state(weighted), state(plain))
 
+    def test_weights_have_no_gradient(self):
+        weight = torch.tensor([0.5, 2.0], requires_grad=True)
+        inner = torch.tensor([1.0, 4.0], requires_grad=True)
+        fcco.CoupledLoss(torch.log, 5)(inner, [0, 1], weight=weight).backward()
+        assert inner.grad.tolist() == [0.5, 0.5]
+        assert weight.grad is None
+
     def test_all_padding_is_a_zero_with_a_graph(self, case):
         loss_fn = make_loss(case)
         run(loss_fn, case)
@@ -353,6 +360,13 @@ class TestLogSpace:
         inner = torch.tensor([-math.inf, 0.0], requires_grad=True)
         loss_fn(inner, [0, 1]).backward()
         assert inner.grad.tolist() == [0.0, 0.25]
+
+    def test_absent_neighbours_of_a_row_that_stands_twice(self):
+        loss_fn = fcco.CoupledLoss(torch.exp, 2, rule=fcco.SOAP(0.5), log=True)
+        inner = torch.tensor([-math.inf, -math.inf, 0.0], requires_grad=True)
+        loss_fn(inner, [0, 0, 1]).backward()
+        assert loss_fn.table.u.tolist() == [-math.inf, 0.0]
+        assert inner.grad.tolist() == pytest.approx([0.0, 0.0, 1 / 3])
 
     def test_scent_leaves_zero(self):
         """A row at g = 0 has the rate 0: it takes its next estimate as a new one does."""
