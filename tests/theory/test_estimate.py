@@ -60,6 +60,21 @@ def test_f_is_measured_at_single_samples_too():
     assert found.c_f == pytest.approx(1.0, abs=2e-3)
 
 
+def test_variances_add_up_over_the_values_of_g():
+    def signs(w, rows, generator, inner_batch):
+        return w.sum() + (2.0 * torch.randint(2, (len(rows), inner_batch, 2), generator=generator) - 1).mean(1)
+
+    problem = Problem(
+        n=2,
+        dim=2,
+        inner=signs,
+        outer=lambda u: u.square().sum(1),
+        start=torch.zeros(1),
+        exact_inner=lambda w: w.sum().expand(2, 2),
+    )
+    assert estimate_constants(problem, points=2, rows=1, samples=20, radius=1e-3).sigma2 == pytest.approx(2.0)
+
+
 def test_many_dimensions_are_probed_at_random():
     """One estimate has a standard error of sqrt(2 / 64) = 18%, a unit vector's square length from 64 normal probes.
 
