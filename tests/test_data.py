@@ -1,4 +1,4 @@
-"""Row indices and batch samplers: the rows of an epoch, the content of a batch, and their reproducibility."""
+"""Row indices and batch samplers: the rows of a pass, the content of a batch, and their reproducibility."""
 
 import copy
 import pickle
@@ -61,6 +61,11 @@ sizes = st.integers(1, 9)
 
 def epochs(sampler, count):
     return [list(sampler) for _ in range(count)]
+
+
+def stream(sampler, count):
+    """Return the batches of several epochs, one after the other."""
+    return [batch for batches in epochs(sampler, count) for batch in batches]
 
 
 def visited(batches, outer_of=list):
@@ -218,9 +223,64 @@ def test_dataloader_draws_the_same_batches(make, outer, outer_of, workers):
 
 
 @every_sampler
+@pytest.mark.parametrize("steps", [1, 4, 40])
+def test_epochs_with_steps_are_parts_of_the_stream_of_passes(make, outer, outer_of, steps):
+    sampler = make(steps=steps, seed=3)
+    length = len(make())
+    assert (len(sampler), sampler.steps, sampler.steps_per_pass) == (steps, steps, length)
+    expected = stream(make(seed=3), 3 * steps // length + 1)
+    for epoch, batches in enumerate(epochs(sampler, 3)):
+        assert batches == expected[epoch * steps : (epoch + 1) * steps]
+    assert sampler.epoch == 2
+
+
+@every_sampler
+def test_without_steps_an_epoch_is_a_pass(make, outer, outer_of):
+    sampler = make(steps=None)
+    assert len(sampler) == sampler.steps_per_pass
+    assert epochs(sampler, 2) == epochs(make(), 2) == epochs(make(steps=len(make())), 2)
+
+
+@every_sampler
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("steps", [2, 7])
+def test_steps_favour_no_row_and_ranks_divide_every_pass(make, outer, outer_of, replicas, steps):
+    ranks = [make(steps=steps, num_replicas=replicas, rank=rank) for rank in range(replicas)]
+    length = ranks[0].steps_per_pass
+    drawn = [epochs(sampler, length) for sampler in ranks]
+    assert {len(batches) for of_rank in drawn for batches in of_rank} == {steps}
+    flat = [[batch for batches in of_rank for batch in batches] for of_rank in drawn]
+    for start in range(0, length * steps, length):
+        one_pass = [batch for batches in flat for batch in batches[start : start + length]]
+        assert visited(one_pass, outer_of) == outer
+        assert_no_repeats(one_pass)
+
+
+@every_sampler
+def test_set_epoch_with_steps(make, outer, outer_of):
+    reference, sampler = epochs(make(steps=5), 4), make(steps=5)
+    for epoch in (2, 2, 0, 3, 1):
+        sampler.set_epoch(epoch)
+        assert list(sampler) == reference[epoch]
+    assert list(sampler) == reference[2]
+
+
+def test_a_late_epoch_begins_at_once():
+    """Epoch 9 million begins after 180 million batches. Drawing all of them first would take half an hour."""
+    sampler, passes = OuterInnerSampler(N, 7, 5, steps=20), OuterInnerSampler(N, 7, 5)
+    sampler.set_epoch(9_000_000)
+    passes.set_epoch(20_000_000)
+    expected = stream(passes, 3)
+    assert list(sampler) == expected[:20]
+    sampler.load_state_dict({**sampler.state_dict(drawn=17), "epoch": 9_000_000})
+    assert list(sampler) == expected[17:20]
+
+
+@every_sampler
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_run_resumes_in_mid_epoch(make, outer, outer_of, replicas):
-    options = {"num_replicas": replicas, "rank": replicas - 1, "seed": 5}
+@pytest.mark.parametrize("steps", [None, 2, 12])
+def test_a_run_resumes_in_mid_epoch(make, outer, outer_of, replicas, steps):
+    options = {"num_replicas": replicas, "rank": replicas - 1, "seed": 5, "steps": steps}
     reference = epochs(make(**options), 3)
     for drawn in range(len(reference[1]) + 1):
         sampler = make(**options)
@@ -300,13 +360,16 @@ def test_a_loader_resumes_between_epochs(make_loader, workers):
 @ignore_set_vital
 @every_loader
 @every_kind_of_workers
-@pytest.mark.parametrize(("replicas", "set_epoch"), [(1, False), (1, True), (2, True)])
-def test_a_loader_resumes_after_the_last_batch_trained_on(make_loader, workers, replicas, set_epoch):
+@pytest.mark.parametrize(
+    ("replicas", "set_epoch", "steps"),
+    [(1, False, None), (1, True, None), (2, True, None), (1, False, 10), (2, True, 3)],
+)
+def test_a_loader_resumes_after_the_last_batch_trained_on(make_loader, workers, replicas, set_epoch, steps):
     def begin():
-        sampler = OuterInnerSampler(N, 9, 5, num_replicas=replicas, rank=replicas - 1, seed=5)
+        sampler = OuterInnerSampler(N, 9, 5, num_replicas=replicas, rank=replicas - 1, seed=5, steps=steps)
         return make_loader(Indexed(range(N)), sampler, **workers), sampler
 
-    expected = [batch for epoch in epochs(begin()[1], 2) for batch in epoch]
+    expected = stream(begin()[1], 2)
     length = len(expected) // 2
     assert train(*begin(), set_epoch=set_epoch) == (expected, None)
     for stop in (1, length - 1, length, length + 2):
@@ -320,11 +383,13 @@ def test_a_loader_resumes_after_the_last_batch_trained_on(make_loader, workers, 
 
 
 @every_sampler
-def test_a_loader_resumes_time_and_again(make, outer, outer_of):
-    expected = [batch for epoch in epochs(make(), 2) for batch in epoch]
-    seen, state = [], ResumableLoader(Indexed(range(N)), make()).state_dict()
+@pytest.mark.parametrize("steps", [None, 11])
+def test_a_loader_resumes_time_and_again(make, outer, outer_of, steps):
+    expected = stream(make(steps=steps), 2)
+    seen, state = [], ResumableLoader(Indexed(range(N)), make(steps=steps)).state_dict()
     while len(seen) < len(expected):
-        loader = ResumableLoader(Indexed(range(N)), make())
+        loader = ResumableLoader(Indexed(range(N)), make(steps=steps))
+        assert len(loader) == len(expected) // 2
         loader.load_state_dict(state)
         seen += [index.tolist() for _, index in islice(loader, 2)]
         state = loader.state_dict()
@@ -337,10 +402,11 @@ def test_a_loader_counts_for_the_iteration_that_is_trained_on():
     first, second = iter(loader), iter(loader)
     for batches in (first, first, second, first):
         next(batches)
-    assert loader.state_dict() == {"epoch": 1, "drawn": 1, "seed": 0, "batches": 9}
+    same = {"seed": 0, "batches": 9, "steps_per_pass": 9}
+    assert loader.state_dict() == {"epoch": 1, "drawn": 1, **same}
     loader.batch_sampler.set_epoch(5)
     next(second)
-    assert loader.state_dict() == {"epoch": 5, "drawn": 0, "seed": 0, "batches": 9}
+    assert loader.state_dict() == {"epoch": 5, "drawn": 0, **same}
 
 
 def test_a_loader_refuses_what_it_cannot_resume():
@@ -350,9 +416,10 @@ def test_a_loader_refuses_what_it_cannot_resume():
         ResumableLoader(Indexed(range(4)), OuterInnerSampler(4), num_workers=2, in_order=False)
 
 
-def test_nothing_is_left_of_an_epoch_that_was_over():
-    sampler = OuterInnerSampler(N, 7, 5)
-    reference = epochs(OuterInnerSampler(N, 7, 5), 3)
+@pytest.mark.parametrize("steps", [None, 4, 20])
+def test_nothing_is_left_of_an_epoch_that_was_over(steps):
+    sampler = OuterInnerSampler(N, 7, 5, steps=steps)
+    reference = epochs(OuterInnerSampler(N, 7, 5, steps=steps), 3)
     over = sampler.state_dict(drawn=len(sampler))
     for epoch, expected in [(0, []), (1, reference[1])]:
         sampler.load_state_dict(over)
@@ -394,10 +461,70 @@ def test_a_state_of_another_sampler_is_refused():
     assert sampler.state_dict()["drawn"] == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "other_options", "what"),
+    [
+        ({"steps": 20}, {"steps": 21}, "batches of the state must be 20, .* got 21"),
+        ({"steps": 20}, {}, "batches of the state must be 20, .* got 15"),
+        ({}, {"steps": 20}, "batches of the state must be 15, .* got 20"),
+        ({"steps": 20}, {"steps": 20, "outer_batch": 5}, "steps_per_pass of the state must be 15, .* got 12"),
+        ({"steps": 20}, {"steps": 20, "num_replicas": 3}, "steps_per_pass of the state must be 15, .* got 5"),
+        ({"steps": 12}, {"outer_batch": 5}, "steps_per_pass of the state must be 15, .* got 12"),
+    ],
+)
+def test_a_state_with_other_steps_or_passes_is_refused(options, other_options, what):
+    sampler, other = (OuterInnerSampler(N, **{"outer_batch": 4, **given}) for given in (options, other_options))
+    with pytest.raises(ValueError, match=what):
+        sampler.load_state_dict(other.state_dict())
+    assert list(sampler) == list(OuterInnerSampler(N, 4, **options))
+
+
+def test_a_state_that_does_not_name_the_pass_is_of_epochs_that_are_passes():
+    reference = OuterInnerSampler(N, 4)
+    state = {"epoch": 1, "drawn": 9, "seed": 0, "batches": 15}
+    for steps in (None, 15):
+        sampler = OuterInnerSampler(N, 4, steps=steps)
+        sampler.load_state_dict(state)
+        reference.set_epoch(1)
+        assert list(sampler) == list(reference)[9:]
+    with pytest.raises(ValueError, match=r"steps_per_pass of the state must be 12, .* got 15"):
+        OuterInnerSampler(N, 5, steps=15).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (OuterInnerSampler(N, 7), "OuterInnerSampler(9 steps an epoch; a pass over the 60 outer rows takes 9)"),
+        (
+            PositiveNegativeSampler(TARGET, 3, steps=20),
+            "PositiveNegativeSampler(20 steps an epoch; a pass over the 14 outer rows takes 5)",
+        ),
+        (
+            EventSampler(TARGET, 3, steps=1, num_replicas=2),
+            "EventSampler(1 step an epoch; a pass over the 14 outer rows takes 3 on each of 2 ranks)",
+        ),
+        (
+            ClassSampler(np.arange(30) // 3, 5, 3),
+            "ClassSampler(2 steps an epoch; a pass over the 30 outer rows takes 2)",
+        ),
+        (
+            QuerySampler([0, 0, 1, 1], [1, 0, 1, 0], 1, steps=3),
+            "QuerySampler(3 steps an epoch; a pass over the 2 outer rows takes 2)",
+        ),
+    ],
+)
+def test_a_sampler_says_how_many_steps_an_epoch_has(sampler, expected):
+    assert repr(sampler) == expected
+    assert len(list(sampler)) == len(sampler)
+    with pytest.raises(AttributeError):
+        sampler.steps_per_pass = 3
+
+
 @every_sampler
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
-def test_copies_go_on_alike(make, outer, outer_of, clone):
-    sampler = make()
+@pytest.mark.parametrize("steps", [None, 2, 30])
+def test_copies_go_on_alike(make, outer, outer_of, clone, steps):
+    sampler = make(steps=steps)
     iteration = iter(sampler)
     next(iteration)
     assert clone(sampler).state_dict() == sampler.state_dict()
@@ -797,6 +924,8 @@ def test_names_of_classes_and_queries_do_not_matter():
         (lambda: OuterInnerSampler(4, rank=-1), "rank must be at least 0; got -1"),
         (lambda: OuterInnerSampler(4, num_replicas=0), "num_replicas must be at least 1; got 0"),
         (lambda: OuterInnerSampler(4, seed=-1), "seed must be at least 0; got -1"),
+        (lambda: OuterInnerSampler(4, steps=0), "steps must be at least 1; got 0"),
+        (lambda: QuerySampler([0, 1], steps=-1), "steps must be at least 1; got -1"),
         (lambda: OuterInnerSampler(4).set_epoch(-1), "epoch must be at least 0; got -1"),
     ],
 )
@@ -811,6 +940,9 @@ def test_bad_values_are_named(make, message):
         (lambda: PositiveNegativeSampler(["no", "yes"]), "target must contain numbers; got the dtype <U3"),
         (lambda: OuterInnerSampler(4, 1.5), "outer_batch must be an integer; got 1.5"),
         (lambda: OuterInnerSampler(True), "n must be an integer; got True"),
+        (lambda: PositiveNegativeSampler([0, 1], steps=2.5), "steps must be an integer; got 2.5"),
+        (lambda: ClassSampler([0, 1], steps=True), "steps must be an integer; got True"),
+        (lambda: EventSampler([0, 1], steps="pass"), "steps must be an integer; got 'pass'"),
         (lambda: OuterInnerSampler(4, epoch=3), "epoch"),
     ],
 )

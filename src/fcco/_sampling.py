@@ -1,17 +1,18 @@
 """The mechanism that all batch samplers of :mod:`fcco.data` share.
 
-The outer rows of an epoch are shuffled and cut into *chunks* of rows of one group. A batch consists of one or more
+The outer rows of a pass are shuffled and cut into *chunks* of rows of one group. A batch consists of one or more
 chunks of different groups, each followed by inner rows of its group. The inner rows are dealt from a shuffled *deck*,
-which is shuffled again when it runs out.
+which is shuffled again when it runs out. An epoch is a part of the endless stream of batches of pass 0, pass 1, and so
+on. By default it is one pass.
 """
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, count, islice
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -267,11 +268,22 @@ class EpochIterator(Iterator[list[int]]):
         self._place, self._left = (state["epoch"], state["drawn"]), None
 
 
+class Split(TypedDict, total=False):
+    """The keyword arguments that all samplers have."""
+
+    steps: int | None
+    seed: int
+    num_replicas: int
+    rank: int
+
+
 class CoupledSampler(Sampler[list[int]]):
     """Base of the batch samplers of :mod:`fcco.data`.
 
     Parameters
     ----------
+    steps : int, optional
+        Number of batches of an epoch, on each rank. By default an epoch is one pass.
     seed : int, default=0
         Seed of all shuffling.
     num_replicas : int, default=1
@@ -286,9 +298,10 @@ class CoupledSampler(Sampler[list[int]]):
     _inner: GroupedRows | None = None
     _inner_batch = 0
     _inner_first = False
-    _steps: int  # number of batches of an epoch, over all ranks
+    _pass_batches: int  # number of batches of a pass, over all ranks
 
-    def __init__(self, *, seed: int = 0, num_replicas: int = 1, rank: int = 0) -> None:
+    def __init__(self, *, steps: int | None = None, seed: int = 0, num_replicas: int = 1, rank: int = 0) -> None:
+        self.steps = None if steps is None else whole_number("steps", steps)
         self.seed = whole_number("seed", seed, 0)
         self.num_replicas = whole_number("num_replicas", num_replicas)
         self.rank = whole_number("rank", rank, 0)
@@ -302,7 +315,15 @@ class CoupledSampler(Sampler[list[int]]):
         """Make batches of at most ``chunks`` chunks, all of different groups."""
         self._outer, self._edges, self._group = outer, edges, group
         steps = max(-(-len(group) // chunks), int(np.bincount(group).max()))
-        self._steps = -(-steps // self.num_replicas) * self.num_replicas
+        self._pass_batches = -(-steps // self.num_replicas) * self.num_replicas
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Number of batches, on each rank, in which the ranks together visit every outer row once.
+
+        With ``drop_last``, the rows of the batches that are left out are not visited.
+        """
+        return self._pass_batches // self.num_replicas
 
     @property
     def epoch(self) -> int:
@@ -346,7 +367,11 @@ class CoupledSampler(Sampler[list[int]]):
         return self._state(self._epoch, self._within_epoch(drawn))
 
     def _state(self, epoch: int, drawn: int) -> dict[str, int]:
-        return {"epoch": epoch, "drawn": drawn, "seed": self.seed, "batches": len(self)}
+        return {"epoch": epoch, "drawn": drawn, **self._identity()}
+
+    def _identity(self) -> dict[str, int]:
+        """Return what must be the same in a state, so that the batches are the same."""
+        return {"seed": self.seed, "batches": len(self), "steps_per_pass": self.steps_per_pass}
 
     def _within_epoch(self, drawn: int) -> int:
         if whole_number("drawn", drawn, 0) > len(self):
@@ -364,16 +389,25 @@ class CoupledSampler(Sampler[list[int]]):
         Raises
         ------
         ValueError
-            If the seed or the number of batches differs, so that the batches would not be the same.
+            If the seed, the number of batches of an epoch or that of a pass differs, so that the batches would not be
+            the same.
         """
-        for key, own in {"seed": self.seed, "batches": len(self)}.items():
-            if state.get(key) != own:
-                raise ValueError(f"{key} of the state must be {own}, as in this sampler; got {state.get(key)}")
+        # A state that does not say how long a pass is comes from a sampler whose epochs are passes.
+        found = {"steps_per_pass": state.get("batches"), **state}
+        for key, own in self._identity().items():
+            if found.get(key) != own:
+                raise ValueError(f"{key} of the state must be {own}, as in this sampler; got {found.get(key)}")
         epoch, drawn = whole_number("epoch", state["epoch"], 0), self._within_epoch(state["drawn"])
         self._epoch, self._start, self._iterator, self._epoch_is_set = epoch, drawn, None, False
 
     def __len__(self) -> int:
-        return self._steps // self.num_replicas
+        return self.steps_per_pass if self.steps is None else self.steps
+
+    def __repr__(self) -> str:
+        steps = f"{len(self)} step{'s' if len(self) > 1 else ''} an epoch"
+        ranks = f" on each of {self.num_replicas} ranks" if self.num_replicas > 1 else ""
+        one_pass = f"a pass over the {len(self._outer.rows)} outer rows takes {self.steps_per_pass}{ranks}"
+        return f"{type(self).__name__}({steps}; {one_pass})"
 
     def __iter__(self) -> EpochIterator:
         return EpochIterator(self)
@@ -386,12 +420,15 @@ class CoupledSampler(Sampler[list[int]]):
 
     def _begin(self, iterator: EpochIterator, epoch: int, drawn: int) -> Iterator[list[int]]:
         self._iterator, self._epoch = iterator, epoch
-        return islice(self._batches(epoch), drawn, None)
+        first_pass, skipped = divmod(epoch * len(self) + drawn, self.steps_per_pass)
+        stream = chain.from_iterable(map(self._pass, count(first_pass)))
+        return islice(stream, skipped, skipped + len(self) - drawn)
 
-    def _batches(self, epoch: int) -> Iterator[list[int]]:
+    def _pass(self, number: int) -> Iterator[list[int]]:
+        """Yield this rank's batches of one pass over the outer rows."""
         # Stream 0 is shared, because the ranks divide one order of the outer rows. Each rank draws its own inner rows.
         shared, own = (
-            np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(epoch, stream)))
+            np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(number, stream)))
             for stream in (0, 1 + self.rank)
         )
         order = np.resize(self._outer.shuffled(shared), self._edges[-1])
@@ -401,7 +438,7 @@ class CoupledSampler(Sampler[list[int]]):
 
     def _deal_chunks(self, rng: np.random.Generator) -> Ints:
         """Return the chunks of every batch, [chunks, batches], with -1 where there is none."""
-        groups, steps = len(self._outer.bounds) - 1, self._steps
+        groups, steps = len(self._outer.bounds) - 1, self._pass_batches
         if groups == 1:  # the rows are shuffled already, and short chunks belong at the end
             return np.arange(steps)[None] % len(self._group)
         # The chunks, in a random order of their groups, are cut into pieces of `steps`, with a chunk for every batch.

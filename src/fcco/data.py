@@ -1,17 +1,25 @@
 """Row indices for any dataset, and batch samplers that feed the losses: B1 outer rows together with B2 inner rows.
 
-All samplers work in the same way. An epoch visits every outer row once, in a random order. Every batch also has inner
+All samplers work in the same way. A *pass* visits every outer row once, in a random order. Every batch also has inner
 rows, which are dealt from a shuffled deck; the deck is shuffled again when it runs out. A row is never twice in a
 batch. If there are fewer rows than asked for, the batch is smaller.
+
+An epoch is one pass, unless ``steps`` is given. If only a few rows are outer rows, such as the positives of an
+imbalanced task, a pass has far fewer steps than the usual epoch over all rows. ``print(sampler)`` shows how many steps
+an epoch and a pass have. They are ``len(sampler)`` and ``sampler.steps_per_pass``.
 
 Each sampler is a batch sampler for ``DataLoader(Indexed(dataset), batch_sampler=sampler)``. Each takes these keyword
 arguments:
 
+steps : int, optional
+    Number of batches of an epoch, on each rank. An epoch begins where the last one ended: one pass follows another, and
+    an epoch may consist of several passes or of a part of one. No row is therefore favoured. By default an epoch is one
+    pass.
 seed : int, default=0
-    The batches depend only on the seed, the epoch and the rank.
+    The batches of a pass depend only on the seed, the number of the pass and the rank.
 num_replicas : int, default=1
-    Number of processes. The outer rows of an epoch are divided among them without overlap, and all ranks have equally
-    many batches. If a rank would have an empty batch, rows from the start of the epoch are visited again. Each rank
+    Number of processes. The outer rows of a pass are divided among them without overlap, and all ranks have equally
+    many batches. If a rank would have an empty batch, rows from the start of the pass are visited again. Each rank
     draws its inner rows independently.
 rank : int, default=0
     The process that the sampler is for.
@@ -28,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index as as_int
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -37,6 +45,7 @@ from fcco._checks import whole_number
 from fcco._sampling import (
     CoupledSampler,
     GroupedRows,
+    Split,
     as_vector,
     even_chunks,
     first_given,
@@ -165,7 +174,7 @@ class ResumableLoader(DataLoader[Any]):
     ...     if step == 3:  # all 4 batches were sent to the worker
     ...         break
     >>> loader.state_dict()
-    {'epoch': 0, 'drawn': 3, 'seed': 0, 'batches': 4}
+    {'epoch': 0, 'drawn': 3, 'seed': 0, 'batches': 4, 'steps_per_pass': 4}
     >>> resumed = make_loader()
     >>> resumed.load_state_dict(loader.state_dict())
     >>> len(list(resumed)), len(list(resumed))  # the rest of this epoch, and the next epoch
@@ -202,7 +211,7 @@ class ResumableLoader(DataLoader[Any]):
 class OuterInnerSampler(CoupledSampler):
     """The general case: ``outer_batch`` rows, then ``inner_batch`` further rows that are drawn uniformly.
 
-    An epoch visits every row once as an outer row. The last batch may have fewer outer rows.
+    A pass visits every row once as an outer row. Its last batch may have fewer outer rows.
 
     Parameters
     ----------
@@ -213,9 +222,9 @@ class OuterInnerSampler(CoupledSampler):
     inner_batch : int, optional
         B2, the number of inner rows in a batch. By default it equals ``outer_batch``.
     drop_last : bool, default=False
-        Leave out the last batch if it has fewer than ``outer_batch`` outer rows.
+        Leave out the last batch of a pass if it has fewer than ``outer_batch`` outer rows.
     **split
-        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
+        ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
     Raises
     ------
@@ -229,7 +238,13 @@ class OuterInnerSampler(CoupledSampler):
     """
 
     def __init__(
-        self, n: int, outer_batch: int = 32, inner_batch: int | None = None, *, drop_last: bool = False, **split: int
+        self,
+        n: int,
+        outer_batch: int = 32,
+        inner_batch: int | None = None,
+        *,
+        drop_last: bool = False,
+        **split: Unpack[Split],
     ) -> None:
         super().__init__(**split)
         rows = np.arange(whole_number("n", n))
@@ -242,8 +257,8 @@ class OuterInnerSampler(CoupledSampler):
 class EventSampler(CoupledSampler):
     """For survival analysis: ``events`` rows with an event, then ``others`` rows of any kind.
 
-    An epoch visits every event once as an outer row. The other rows are drawn from *all* rows that are not in the batch
-    yet, events and censored, since risk sets contain both. The last batch may have fewer outer rows.
+    A pass visits every event once as an outer row. The other rows are drawn from *all* rows that are not in the batch
+    yet, events and censored, since risk sets contain both. The last batch of a pass may have fewer outer rows.
 
     Parameters
     ----------
@@ -254,9 +269,9 @@ class EventSampler(CoupledSampler):
     others : int, optional
         B2, the number of other rows in a batch. By default it equals ``events``.
     drop_last : bool, default=False
-        Leave out the last batch if it has fewer than ``events`` outer rows.
+        Leave out the last batch of a pass if it has fewer than ``events`` outer rows.
     **split
-        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
+        ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
     Raises
     ------
@@ -271,7 +286,13 @@ class EventSampler(CoupledSampler):
     """
 
     def __init__(
-        self, event: Any, events: int = 16, others: int | None = None, *, drop_last: bool = False, **split: int
+        self,
+        event: Any,
+        events: int = 16,
+        others: int | None = None,
+        *,
+        drop_last: bool = False,
+        **split: Unpack[Split],
     ) -> None:
         super().__init__(**split)
         observed, censored = rows_by_class("event", event, needed=(1,))
@@ -285,8 +306,12 @@ class EventSampler(CoupledSampler):
 class PositiveNegativeSampler(CoupledSampler):
     """For binary tasks: ``positives`` rows of the positive class, then ``negatives`` rows of the negative class.
 
-    An epoch visits every row of the outer class once, and its last batch may have fewer of them. Within an epoch, every
-    row of the other class is drawn once before any is drawn again.
+    A pass visits every row of the outer class once, and its last batch may have fewer of them. Within a pass, every row
+    of the other class is drawn once before any is drawn again.
+
+    By default an epoch is one pass, which has few steps if the outer class is rare. For as many steps as a loader takes
+    that shuffles all ``n`` rows into batches of ``batch``, use ``steps=math.ceil(n / batch)``. With several ranks,
+    divide by ``batch * num_replicas``.
 
     Parameters
     ----------
@@ -297,14 +322,14 @@ class PositiveNegativeSampler(CoupledSampler):
     negatives : int, optional
         Number of negative rows in a batch. By default it equals ``positives``, or 32.
     outer : {"positive", "negative"}, default="positive"
-        The class that an epoch visits once. Use "positive" for average precision and "negative" for p-norm push. Use
+        The class that a pass visits once. Use "positive" for average precision and "negative" for p-norm push. Use
         "negative" also for average precision if an epoch is to be a pass over the negatives.
     batch : int, optional
         The size of both halves together. It takes the place of ``positives`` and ``negatives``.
     drop_last : bool, default=False
-        Leave out the last batch if it has too few outer rows.
+        Leave out the last batch of a pass if it has too few outer rows.
     **split
-        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
+        ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
     Raises
     ------
@@ -317,6 +342,10 @@ class PositiveNegativeSampler(CoupledSampler):
     >>> target = np.array([1, 0, 0, 1, 0, 0, 0, 1])
     >>> [target[batch].tolist() for batch in PositiveNegativeSampler(target, positives=2)]
     [[1, 1, 0, 0], [1, 0, 0]]
+    >>> import math
+    >>> rare = np.arange(1000) < 50
+    >>> PositiveNegativeSampler(rare, batch=64, steps=math.ceil(1000 / 64))
+    PositiveNegativeSampler(16 steps an epoch; a pass over the 50 outer rows takes 2)
     """
 
     def __init__(
@@ -328,7 +357,7 @@ class PositiveNegativeSampler(CoupledSampler):
         *,
         batch: int | None = None,
         drop_last: bool = False,
-        **split: int,
+        **split: Unpack[Split],
     ) -> None:
         super().__init__(**split)
         if outer not in ("positive", "negative"):
@@ -348,7 +377,7 @@ class PositiveNegativeSampler(CoupledSampler):
 class ClassSampler(CoupledSampler):
     """For neighbours and metric learning: batches of ``classes`` classes with ``per_class`` examples each.
 
-    An epoch visits every example once. A class of c examples is cut into ceil(c / per_class) parts, as even as
+    A pass visits every example once. A class of c examples is cut into ceil(c / per_class) parts, as even as
     possible, with at most one of them in a batch. An example is the only one of its class in a batch only if the class
     has one example, or if ``per_class=1``.
 
@@ -365,7 +394,7 @@ class ClassSampler(CoupledSampler):
     per_class : int, default=8
         Largest number of examples of each class in a batch.
     **split
-        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
+        ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
     Raises
     ------
@@ -379,7 +408,7 @@ class ClassSampler(CoupledSampler):
     [['cat', 'cat', 'cat', 'cow', 'dog', 'dog']]
     """
 
-    def __init__(self, labels: Any, classes: int = 8, per_class: int = 8, **split: int) -> None:
+    def __init__(self, labels: Any, classes: int = 8, per_class: int = 8, **split: Unpack[Split]) -> None:
         super().__init__(**split)
         values, group = np.unique(as_vector("labels", labels), return_inverse=True)
         outer = GroupedRows(np.arange(len(group)), group, len(values))
@@ -390,7 +419,7 @@ class ClassSampler(CoupledSampler):
 class QuerySampler(CoupledSampler):
     """For ranking: batches of ``queries`` queries with ``items`` items each, one query after the other.
 
-    With ``relevance``, the outer rows are the relevant items. An epoch visits each of them once. They come first in
+    With ``relevance``, the outer rows are the relevant items. A pass visits each of them once. They come first in
     their query's part of the batch, and other items of the query fill it up to ``items``. Every other item is drawn
     once before any is drawn again. A query without a relevant item is never visited. Without ``relevance``, every item
     is an outer row.
@@ -409,7 +438,7 @@ class QuerySampler(CoupledSampler):
     items : int, optional, default=32
         Largest number of items of each query in a batch. With ``None``, batches have whole lists.
     **split
-        ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
+        ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
 
     Raises
     ------
@@ -425,7 +454,7 @@ class QuerySampler(CoupledSampler):
     """
 
     def __init__(
-        self, query: Any, relevance: Any = None, queries: int = 4, items: int | None = 32, **split: int
+        self, query: Any, relevance: Any = None, queries: int = 4, items: int | None = 32, **split: Unpack[Split]
     ) -> None:
         super().__init__(**split)
         values, group = np.unique(as_vector("query", query), return_inverse=True)
