@@ -20,11 +20,13 @@ import numpy as np
 
 from fcco.compiled._compile import SUMS, njit
 from fcco.compiled._rules import Array, Table, TableUpdate, rate_of_row, rate_of_step, step_row
+from fcco.functional._ramps import HALF_WIDTH
 
-SURROGATES = {"squared_hinge": 0, "hinge": 1, "logistic": 2, "sigmoid": 3, "exp": 4}
+SURROGATES = {"squared_hinge": 0, "hinge": 1, "logistic": 2, "sigmoid": 3, "exp": 4, "ramp": 5}
 OUTERS = {"power": 0, "share": 1, "log": 2, "discount": 3}
 
-_SQUARED_HINGE, _HINGE, _LOGISTIC, _SIGMOID, _EXP = SURROGATES.values()
+_SQUARED_HINGE, _HINGE, _LOGISTIC, _SIGMOID, _EXP, _RAMP = SURROGATES.values()
+_SLOPE = 1.0 / HALF_WIDTH
 _POWER, _SHARE, _LOG, _DISCOUNT = OUTERS.values()
 _LOG_2 = math.log(2.0)
 _LOWEST = np.finfo(np.float64).min
@@ -107,6 +109,11 @@ def _compare(objective: Objective, h: Array, own: float, lo: int, hi: int, value
             t = sign * (h[j] - own)
             e = math.exp(-abs(t))
             values[j - lo], slopes[j - lo] = max(t, 0.0) + math.log1p(e), (1.0 if t >= 0.0 else e) / (1.0 + e)
+    elif objective.surrogate == _RAMP:
+        for j in range(lo, hi):
+            place = min(max(sign * (h[j] - own) * _SLOPE, -1.0), 1.0)
+            rest = 1.0 - abs(place)
+            values[j - lo], slopes[j - lo] = 0.5 + 0.5 * place * (1.0 + rest), rest * _SLOPE
     else:
         for j in range(lo, hi):
             t = sign * (h[j] - own)

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from fcco.functional._checks import as_mask, as_value, check_count, check_floats, check_number
+from fcco.functional._checks import (
+    as_mask,
+    as_value,
+    check_count,
+    check_floats,
+    check_number,
+    check_per_example,
+    refuse_where,
+)
 from fcco.functional._pairs import reduce_pairs, surrogate_sums
-from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
+from fcco.functional._surrogates import Surrogate, SurrogateLike, check_temperature, in_units, resolve_surrogate
 from fcco.functional._tensors import at_least_float32, graph_zero, mean, widen
+
+
+def _check(scores: Tensor, target: Tensor, chunk: int | None) -> Tensor:
+    """Check the arguments; return a mask of the positives."""
+    check_count(chunk, "chunk")
+    check_floats(scores, "scores", room=4)
+    return as_mask(target, "target", scores, "scores")
 
 
 def _split(scores: Tensor, target: Tensor, chunk: int | None) -> tuple[Tensor, Tensor]:
     """Check the arguments; return the scores of the positives and of the negatives."""
-    check_count(chunk, "chunk")
-    check_floats(scores, "scores", room=4)
-    positive = as_mask(target, "target", scores, "scores")
+    positive = _check(scores, target, chunk)
     return scores[positive], scores[~positive]
 
 
@@ -26,16 +40,19 @@ def average_precision_loss(
     target: Tensor,
     *,
     margin: float = 1.0,
-    surrogate: SurrogateLike = "squared_hinge",
+    surrogate: SurrogateLike = "ramp",
+    temperature: float = 1.0,
+    weight: Tensor | None = None,
     chunk: int | None = None,
 ) -> Tensor:
     r"""Negative of a smooth surrogate of average precision.
 
     .. math:: F = -\frac{1}{n_+} \sum_{i \in S_+}
-        \frac{\sum_{j \in S_+} \ell(h_j - h_i)}{\sum_{j \in S} \ell(h_j - h_i)}
+        \frac{\sum_{j \in S_+} \ell((h_j - h_i) / \tau)}{\sum_{j \in S} \ell((h_j - h_i) / \tau)}
 
-    Both sums include the own term j = i, which is ℓ(0). If ℓ is the indicator of t ≥ 0, F is exactly the negative of
-    average precision.
+    Both sums include the own term j = i, which is 1 if ℓ is bounded ("ramp" or "sigmoid") and ℓ(0) otherwise. With a
+    bounded ℓ and without ties, F tends to the negative of average precision as τ tends to 0. With an unbounded ℓ, pairs
+    that are far apart dominate both sums, and a lower F may come with a lower average precision.
 
     Parameters
     ----------
@@ -45,9 +62,15 @@ def average_precision_loss(
         The labels: 0 and 1, -1 and 1, or bool. The loss is 0 without positives and -1 without negatives.
     margin : float, default 1.0
         The margin of the hinges. Other surrogates ignore it.
-    surrogate : str or callable, default "squared_hinge"
-        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function with ℓ(0) >
-        0.
+    surrogate : str or callable, default "ramp"
+        The surrogate ℓ: "ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", or an elementwise function with
+        ℓ(0) > 0. The ramp is close to the sigmoid, and its sums come from sorting.
+    temperature : float, default 1.0
+        The temperature τ, in units of the scores. Pairs that are closer than a few τ count in part. Half of the
+        standard deviation of the scores is a good value to begin with.
+    weight : Tensor of shape (n,) or None, default None
+        How often each example counts, at least 0. The own term is then weighted too, and the limit of a small τ is the
+        negative of scikit-learn's ``average_precision_score`` with ``sample_weight``.
     chunk : int or None, default None
         How many positives to process at a time if all pairs are compared. By default, as many as fit in memory.
 
@@ -69,8 +92,8 @@ def average_precision_loss(
 
     Notes
     -----
-    Hinges take O(n log n) time and O(n) memory. "exp" takes O(n) time, because its ratio does not depend on i. Other
-    surrogates take O(n₊ n) time.
+    The ramp and the hinges take O(n log n) time and O(n) memory. "exp" takes O(n) time, because its ratio does not
+    depend on i. Other surrogates take O(n₊ n) time.
 
     References
     ----------
@@ -80,23 +103,54 @@ def average_precision_loss(
     Examples
     --------
     >>> import torch
-    >>> average_precision_loss(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
-    tensor(-0.5000)
+    >>> average_precision_loss(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))  # 1 / (1 + 1/2)
+    tensor(-0.6667)
     """
-    positives, negatives = _split(scores, target, chunk)
-    ell = resolve_surrogate(surrogate, margin)
+    positive = _check(scores, target, chunk)
+    ell, temperature = resolve_surrogate(surrogate, margin), check_temperature(temperature)
     if not (own_term := ell.at_zero(scores)) > 0:
         raise ValueError(
             f"surrogate must be positive at 0 for average precision; got {ell.name}, which is {own_term} there"
         )
-    if len(positives) == 0:
+    weight = _check_weight(weight, scores)
+    own, rivals = positive & (weight > 0), ~positive & (weight > 0)
+    if not bool(own.any()):
         return graph_zero(scores)
-    if ell.is_exp:
-        share = (widen(positives).logsumexp(0) - widen(scores).logsumexp(0)).exp()
-    else:
-        above = surrogate_sums(positives, positives, ell, chunk=chunk)
-        share = (above / (above + surrogate_sums(positives, negatives, ell, chunk=chunk))).mean()
-    return -share.to(scores.dtype)
+    positives, negatives = in_units(scores[own], temperature), in_units(scores[rivals], temperature)
+    share = _exp_share if ell.is_exp else partial(_precision, surrogate=ell, chunk=chunk)
+    return -share(positives, negatives, weight[own], weight[rivals]).to(scores.dtype)
+
+
+def _check_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
+    """Check the weights of the examples and return them in float64, by default 1."""
+    if weight is None:
+        return widen(torch.ones_like(scores))
+    check_per_example(weight, "weight", scores, "scores")
+    refuse_where("weight", weight, ~((weight >= 0) & (weight < math.inf)), "finite and at least 0")
+    return widen(weight)
+
+
+def _precision(
+    positives: Tensor,
+    negatives: Tensor,
+    own_weight: Tensor,
+    other_weight: Tensor,
+    *,
+    surrogate: Surrogate,
+    chunk: int | None,
+) -> Tensor:
+    """Return the weighted mean over the positives of their share in the sum of ℓ over all examples."""
+    own_shift = surrogate.own_value(own_weight) - surrogate.at_zero(own_weight)
+    above = surrogate_sums(positives, positives, surrogate, weights=own_weight, chunk=chunk) + own_shift * own_weight
+    total = above + surrogate_sums(positives, negatives, surrogate, weights=other_weight, chunk=chunk)
+    return (own_weight * (above / total)).sum() / own_weight.sum()
+
+
+def _exp_share(positives: Tensor, negatives: Tensor, own_weight: Tensor, other_weight: Tensor) -> Tensor:
+    """Return the same for ℓ = exp, with which the share is that of all positives."""
+    among_positives = (widen(positives) + own_weight.log()).logsumexp(0)
+    in_all = torch.cat([widen(positives) + own_weight.log(), widen(negatives) + other_weight.log()]).logsumexp(0)
+    return (among_positives - in_all).exp()
 
 
 def p_norm_push_loss(
@@ -121,7 +175,8 @@ def p_norm_push_loss(
     p : float, default 4.0
         The exponent, at least 1.
     surrogate : str or callable, default "exp"
-        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", "ramp", or an elementwise
+        function.
     margin : float, default 1.0
         The margin of the hinges. Other surrogates ignore it.
     chunk : int or None, default None
@@ -198,7 +253,8 @@ def partial_auc_loss(
     target : Tensor of shape (n,)
         The labels: 0 and 1, -1 and 1, or bool. The loss is 0 without positives or without negatives.
     surrogate : str or callable, default "squared_hinge"
-        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", "ramp", or an elementwise
+        function.
     margin : float, default 1.0
         The margin of the hinges. Other surrogates ignore it.
     temperature : float, default 1.0

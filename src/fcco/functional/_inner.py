@@ -64,10 +64,16 @@ def same(values: Tensor, own: int | None) -> Tensor:
     return theirs == mine
 
 
-def above(scores: Tensor, own: int | None) -> Tensor:
-    """Return how far each rival's score is above the own one, of shape (own, pool)."""
+def above(scores: Tensor, own: int | None, temperature: float | Tensor = 1.0) -> Tensor:
+    """Return how far each rival's score is above the own one, in units of the temperature, of shape (own, pool)."""
     theirs, mine = against(scores, own)
-    return theirs - mine
+    # Differences are divided, not scores, which would lose digits to a large offset.
+    return theirs - mine if is_one(temperature) else (theirs - mine) / temperature
+
+
+def is_one(temperature: float | Tensor) -> bool:
+    """Return whether a temperature is known to be 1, without reading it from a tensor."""
+    return isinstance(temperature, float) and temperature == 1.0
 
 
 def diagonal(like: Tensor, own: int | None) -> Tensor:

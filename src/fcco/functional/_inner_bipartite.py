@@ -28,8 +28,8 @@ from fcco.functional._tensors import at_least_float32
 
 def _check(scores: Tensor, target: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor]:
     """Check the arguments; return the scores and a mask of the positives."""
-    # The slope of a squared hinge is twice the difference of two scores. A sigmoid accepts any difference.
-    check_floats(scores, "scores", "[B]", room=1 if surrogate.name == "sigmoid" else 4)
+    # The slope of a squared hinge is twice the difference of two scores. A bounded surrogate accepts any difference.
+    check_floats(scores, "scores", "[B]", room=1 if surrogate.bounded else 4)
     return at_least_float32(scores), as_mask(target, "target", scores, "scores", signs=False)
 
 
@@ -37,8 +37,9 @@ def average_precision_inner(
     scores: Tensor,
     target: Tensor,
     *,
-    surrogate: SurrogateLike = "squared_hinge",
+    surrogate: SurrogateLike = "ramp",
     margin: float = 1.0,
+    temperature: float | Tensor = 1.0,
     n: int | None = None,
     n_pos: int | None = None,
     own_term: OwnTerm = "exact",
@@ -47,10 +48,10 @@ def average_precision_inner(
 ) -> Estimate:
     r"""Estimate the inner values of average precision for the positives of a batch.
 
-    .. math:: g_{i1} = \frac 1 n \sum_{j \in S_+} \ell(h_j - h_i), \qquad
-        g_{i2} = g_{i1} + \frac 1 n \sum_{j \in S_-} \ell(h_j - h_i)
+    .. math:: g_{i1} = \frac 1 n \sum_{j \in S_+} \ell((h_j - h_i) / \tau), \qquad
+        g_{i2} = g_{i1} + \frac 1 n \sum_{j \in S_-} \ell((h_j - h_i) / \tau)
 
-    The estimate is of log g if ℓ is exp. A positive has no term if the batch has no negative or, with an exact own
+    The own term is 1 if ℓ is bounded ("ramp" or "sigmoid") and ℓ(0) otherwise. The estimate is of log g if ℓ is exp. A positive has no term if the batch has no negative or, with an exact own
     term, no other positive.
 
     Parameters
@@ -59,10 +60,12 @@ def average_precision_inner(
         The scores h.
     target : Tensor of shape (B,)
         The labels: 0 and 1, or bool.
-    surrogate : str or callable, default "squared_hinge"
+    surrogate : str or callable, default "ramp"
         The surrogate ℓ, a name or an elementwise function; see :func:`fcco.functional.average_precision_loss`.
     margin : float, default 1.0
         The margin of the hinges.
+    temperature : float or Tensor, default 1.0
+        The temperature τ, in units of the scores.
     n : int or None, default None
         The size of the population. By default, the batch is the whole population.
     n_pos : int or None, default None
@@ -96,9 +99,9 @@ def average_precision_inner(
         stratum_weight(~positive, size - positives, scores),
     )
     if ell.is_exp:
-        inner = _log_sums(scores, positive, stands_for, own_term, copies, own) - math.log(size)
+        inner = _log_sums(scores, positive, stands_for, own_term, copies, own, temperature) - math.log(size)
     else:
-        inner = _sums(scores, positive, stands_for, own_term, copies, ell, own) / size
+        inner = _sums(scores, positive, stands_for, own_term, copies, ell, own, temperature) / size
     known = can_estimate(positive, positives, copies=apart) & can_estimate(~positive, size - positives)
     return as_estimate(inner, own_part(positive, own) & known, log=ell.is_exp)
 
@@ -111,18 +114,21 @@ def _sums(
     copies: Tensor | None,
     surrogate: Surrogate,
     own: int | None,
+    temperature: float | Tensor,
 ) -> Tensor:
     """Return estimates of the sums of ℓ over the positives and over all examples, of shape (B, 2)."""
     excluded = copies if own_term == "exact" else None
     classes = torch.stack([positive, ~positive], 1).to(scores.dtype)
-    among_positives, among_negatives = pair_sums(scores, classes, surrogate, own, excluded).unbind(1)
-    own_value = surrogate(torch.zeros_like(scores[:1]))
+    among_positives, among_negatives = pair_sums(scores, classes, surrogate, own, excluded, temperature).unbind(1)
+    own_value, at_zero = surrogate.own_value(scores), surrogate(torch.zeros_like(scores[:1]))
     if own_term == "exact":
         # Without copies only the own term has to be subtracted, which is cheaper than masking all pairs.
-        others = among_positives - own_value if copies is None else among_positives
+        others = among_positives - at_zero if copies is None else among_positives
         among_positives = own_value + stands_for[0] * others
     else:
-        among_positives = stands_for[0] * among_positives
+        # Copies of the own example count like the example itself.
+        shortfall = own_value - at_zero if copies is None else (own_value - at_zero) * copies.sum(1)
+        among_positives = stands_for[0] * (among_positives + shortfall)
     return torch.stack([among_positives, among_positives + stands_for[1] * among_negatives], 1)
 
 
@@ -133,9 +139,10 @@ def _log_sums(
     own_term: OwnTerm,
     copies: Tensor | None,
     own: int | None,
+    temperature: float | Tensor,
 ) -> Tensor:
     """Return log-estimates of the sums of e^(h_j - h_i) over the positives and over all examples, of shape (B, 2)."""
-    t = above(scores, own)
+    t = above(scores, own, temperature)
     if own_term == "exact":
         others = positive & ~(copies_of(None, scores, own) if copies is None else copies)
         among_others = masked_logsumexp(t, others) + stands_for[0].log()

@@ -61,7 +61,7 @@ class Pairs(NamedTuple):
     """All pairs of items i and j of a batch; the relevant and the irrelevant items of a query are two strata."""
 
     above: Tensor
-    """How far the score of j is above that of i, of shape (B, B)."""
+    """How far the score of j is above that of i, in units of the temperature, of shape (B, B)."""
     same_query: Tensor
     """Whether both items have the same query, of shape (B, B)."""
     stands_for: Tensor
@@ -89,6 +89,7 @@ def pair_items(
     own: int | None,
     *,
     below_only: bool = False,
+    temperature: float | Tensor = 1.0,
 ) -> Pairs:
     """Weigh the pairs of a batch so that it may hold any share of a query's relevant and irrelevant items.
 
@@ -132,7 +133,7 @@ def pair_items(
         of_others = torch.where(alike, of_others.unsqueeze(1), each)
         stands_for = torch.where(copies, diagonal(scores, own) * for_itself.unsqueeze(1), of_others)
     return Pairs(
-        above(scores, own),
+        above(scores, own, temperature),
         same_query,
         stands_for * same_query,
         known,
@@ -322,8 +323,9 @@ def ndcg_inner(
     relevance: Tensor,
     query: Tensor,
     *,
-    surrogate: SurrogateLike = "squared_hinge",
+    surrogate: SurrogateLike = "ramp",
     margin: float = 1.0,
+    temperature: float | Tensor = 1.0,
     lists: Lists | None = None,
     k: int | None = None,
     own_term: ListOwnTerm = "exact",
@@ -332,7 +334,7 @@ def ndcg_inner(
 ) -> Estimate:
     r"""Estimate a smooth rank of the relevant items, with their gains as weights.
 
-    .. math:: r_i = 1 + \sum_{j \in q_i, j \ne i} \ell(h_j - h_i)
+    .. math:: r_i = 1 + \sum_{j \in q_i, j \ne i} \ell((h_j - h_i) / \tau)
 
     The estimate is of log r if ℓ is exp.
 
@@ -344,10 +346,12 @@ def ndcg_inner(
         The relevances y, at least 0.
     query : Tensor of shape (B,)
         The query of each item, an integer.
-    surrogate : str or callable, default "squared_hinge"
+    surrogate : str or callable, default "ramp"
         The surrogate ℓ, a name or an elementwise function; see :func:`fcco.functional.ndcg_loss`.
     margin : float, default 1.0
         The margin of the hinges.
+    temperature : float or Tensor, default 1.0
+        The temperature τ, in units of the scores.
     lists : Lists or None, default None
         What is known about the items' queries, each tensor of shape (B + R,). By default, the batch contains whole
         lists.
@@ -372,7 +376,7 @@ def ndcg_inner(
     """
     (scores, relevance, query), own = join((scores, relevance, query), rivals)
     _check(scores, relevance, query, own_term, signed=False)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows, own)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, own, temperature=temperature)
     if lists is None:
         share = gain_share(relevance, number_distinct(query), len(query), k)
     else:

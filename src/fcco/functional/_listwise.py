@@ -19,7 +19,7 @@ from fcco.functional._checks import (
 )
 from fcco.functional._lists import cumulative_logsumexp, padded_blocks
 from fcco.functional._pairs import surrogate_sums
-from fcco.functional._surrogates import Surrogate, SurrogateLike, resolve_surrogate
+from fcco.functional._surrogates import Surrogate, SurrogateLike, check_temperature, in_units, resolve_surrogate
 from fcco.functional._tensors import graph_zero, mean, segment_logsumexp, widen
 
 
@@ -147,8 +147,9 @@ def ndcg_loss(
     relevance: Tensor,
     query: Tensor,
     *,
-    surrogate: SurrogateLike = "squared_hinge",
+    surrogate: SurrogateLike = "ramp",
     margin: float = 1.0,
+    temperature: float = 1.0,
     k: int | None = None,
     sharpness: float = 2.0,
     chunk: int | None = None,
@@ -156,7 +157,7 @@ def ndcg_loss(
     r"""Negative of a smooth normalised discounted cumulative gain (NDCG).
 
     .. math:: F = -\frac{1}{Q} \sum_q \frac{1}{Z_q} \sum_{i \in q} \frac{2^{y_i} - 1}{\log_2(1 + r_i)},
-        \qquad r_i = 1 + \sum_{j \in q, j \ne i} \ell(h_j - h_i)
+        \qquad r_i = 1 + \sum_{j \in q, j \ne i} \ell((h_j - h_i) / \tau)
 
     Here r_i is a smooth rank, and Z_q is the largest value of the inner sum over all true rankings. If ℓ is the
     indicator of t > 0, F is exactly the negative of NDCG.
@@ -174,10 +175,13 @@ def ndcg_loss(
         other queries.
     query : Tensor of shape (n,)
         The query of each item, an integer.
-    surrogate : str or callable, default "squared_hinge"
-        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
+    surrogate : str or callable, default "ramp"
+        The surrogate ℓ: "ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", or an elementwise function. The
+        first two are bounded: they tend to the indicator as τ tends to 0.
     margin : float, default 1.0
         The margin of the hinges. Other surrogates ignore it.
+    temperature : float, default 1.0
+        The temperature τ, in units of the scores.
     k : int or None, default None
         How many places at the top count; all by default.
     sharpness : float, default 2.0
@@ -203,7 +207,7 @@ def ndcg_loss(
 
     Notes
     -----
-    Hinges take O(n log n) time, "exp" takes O(n), and other surrogates take O(Σ n_q²).
+    The ramp and the hinges take O(n log n) time, "exp" takes O(n), and other surrogates take O(Σ n_q²).
 
     References
     ----------
@@ -222,12 +226,12 @@ def ndcg_loss(
     check_floats(scores, "scores", room=4)
     check_relevance(relevance, scores, "scores", signed=False)
     lists, count = as_groups(query, "query", scores, "scores")
-    ell = resolve_surrogate(surrogate, margin)
+    ell, temperature = resolve_surrogate(surrogate, margin), check_temperature(temperature)
     share = gain_share(relevance, lists, count, k)
     counted = int((share.new_zeros(count).index_add(0, lists, share) > 0).sum())
     if counted == 0:
         return graph_zero(scores)
-    rank, log_rank_plus_one = _smooth_ranks(scores, lists, count, ell, chunk)
+    rank, log_rank_plus_one = _smooth_ranks(in_units(scores, temperature), lists, count, ell, chunk)
     terms = share * math.log(2) / log_rank_plus_one
     if k is not None:
         terms = terms * torch.sigmoid(sharpness * (k + 0.5 - rank))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fcco.functional._chunks import Place, Places, chunk_rows, map_chunks
 from fcco.functional._hinges import hinge_sums
+from fcco.functional._ramps import ramp_sums
 from fcco.functional._surrogates import Surrogate
 from fcco.functional._tensors import at_least_float32, widen
 
@@ -80,7 +81,7 @@ def surrogate_sums(
     rivals : Tensor of shape (Q, N) or (N,)
         The scores r of the rivals.
     surrogate : Surrogate
-        The surrogate ℓ. Hinges cost O((M + N) log(M + N)), others O(MN).
+        The surrogate ℓ. Hinges and the ramp cost O((M + N) log(M + N)), others O(MN).
     where : Tensor of bool of shape (Q, N) or (N,), or None, default None
         The rivals to include; all by default.
     weights : Tensor of shape (N,) or None, default None
@@ -96,16 +97,18 @@ def surrogate_sums(
     if own.dim() == 1:
         where = where if where is None else where[None]
         return surrogate_sums(own[None], rivals[None], surrogate, where=where, weights=weights, chunk=chunk)[0]
-    if surrogate.hinge_power is not None:
+    if surrogate.is_ramp or surrogate.hinge_power is not None:
         own, rivals = widen(own), widen(rivals)
         counts = torch.ones_like(rivals) if where is None else where.to(rivals)
         counts = counts if weights is None else counts * weights
+        if surrogate.hinge_power is None:
+            return ramp_sums(own, rivals, counts)
         return _finite(hinge_sums(own, rivals, counts, surrogate.hinge_power, surrogate.margin), surrogate)
 
     def reduce(t: Tensor, absent: Tensor | None) -> Tensor:
         values = surrogate(t)
         values = values if absent is None else values.masked_fill(absent, 0.0)
-        return values.sum(2) if weights is None else values @ weights
+        return values.sum(2) if weights is None else values @ weights.to(values.dtype)
 
     sums = reduce_pairs(at_least_float32(own), at_least_float32(rivals), reduce, where=where, chunk=chunk)
     return _finite(sums, surrogate)

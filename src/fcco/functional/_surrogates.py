@@ -14,18 +14,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fcco.functional._checks import check_number
+from fcco.functional._ramps import ramp, ramp_slope
+from fcco.functional._tensors import widen
 
 SurrogateLike = str | Callable[[Tensor], Tensor]
 
-_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {"logistic": F.softplus, "exp": torch.exp, "sigmoid": torch.sigmoid}
+_BOUNDED: dict[str, Callable[[Tensor], Tensor]] = {"ramp": ramp, "sigmoid": torch.sigmoid}
+_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {"logistic": F.softplus, "exp": torch.exp, **_BOUNDED}
 _HINGES = {"squared_hinge": 2, "hinge": 1}
 _ALIASES = {"exponential": "exp"}
-SURROGATES = (*_HINGES, *_PLAIN, *_ALIASES)
+SURROGATES = (*_PLAIN, *_HINGES, *_ALIASES)
 
 
 @dataclass(frozen=True)
 class Surrogate:
     """An elementwise surrogate ℓ together with what is known about its form.
+
+    A *bounded* surrogate rises from 0 to 1, so that it tends to the indicator of t > 0 as scores grow. An unbounded one
+    tends to infinity with t.
 
     ``hinge_power`` is k if ℓ(t) = (margin + t)₊^k, whose sums over a set can be computed by sorting, and None
     otherwise.
@@ -46,6 +52,16 @@ class Surrogate:
         """Whether this is one of :data:`SURROGATES` rather than the caller's own function."""
         return self.hinge_power is not None or _PLAIN.get(self.name) is self.function
 
+    @property
+    def bounded(self) -> bool:
+        """Whether this is one of the named surrogates that rise from 0 to 1."""
+        return _BOUNDED.get(self.name) is self.function
+
+    @property
+    def is_ramp(self) -> bool:
+        """Whether this is the ramp, whose sums over a set can be computed by sorting."""
+        return self.function is ramp
+
     def __call__(self, t: Tensor) -> Tensor:
         values = self.function(t)
         if values.shape != t.shape:
@@ -61,6 +77,8 @@ class Surrogate:
             height = F.relu(self.margin + t)
             return (height, height.sign()) if self.hinge_power == 1 else (height.square(), 2 * height)
         values = self(t)
+        if self.is_ramp:
+            return values, ramp_slope(t)
         if self.name == "logistic":
             return values, torch.sigmoid(t)
         return values, values if self.is_exp else values * (1 - values)
@@ -72,8 +90,15 @@ class Surrogate:
         return Surrogate, (self.name, self.function)
 
     def at_zero(self, like: Tensor) -> float:
-        """Return ℓ(0), the own term."""
+        """Return ℓ(0)."""
         return self(like.new_zeros(1)).item()
+
+    def own_value(self, like: Tensor) -> Tensor:
+        """Return the own term as a tensor of shape (1,): 1 if the surrogate is bounded, and ℓ(0) otherwise.
+
+        An example is never below itself, so the indicator that a bounded surrogate tends to counts it in full.
+        """
+        return like.new_ones(1) if self.bounded else self(like.new_zeros(1))
 
 
 def _hinge(margin: float, power: int) -> Callable[[Tensor], Tensor]:
@@ -86,11 +111,12 @@ def resolve_surrogate(surrogate: SurrogateLike, margin: float = 1.0) -> Surrogat
     r"""Return the surrogate with the given name, or wrap a callable as one.
 
     ============= =========================
+    ramp          :math:`[(t + 4)_+^2 - 2 t_+^2 + (t - 4)_+^2] / 32`, close to the sigmoid
+    sigmoid       :math:`1 / (1 + e^{-t})`
     squared_hinge :math:`(margin + t)_+^2`
     hinge         :math:`(margin + t)_+`
     logistic      :math:`\log(1 + e^t)`
     exp           :math:`e^t`, also called "exponential"
-    sigmoid       :math:`1 / (1 + e^{-t})`
     ============= =========================
 
     Parameters
@@ -130,3 +156,14 @@ def resolve_surrogate(surrogate: SurrogateLike, margin: float = 1.0) -> Surrogat
     if name not in _PLAIN:
         raise ValueError(f"surrogate must be callable or one of {', '.join(map(repr, SURROGATES))}; got {surrogate!r}")
     return Surrogate(name, _PLAIN[name])
+
+
+def check_temperature(temperature: Any) -> float:
+    """Return a temperature as a float; raise if it is not a positive finite number."""
+    check_number(temperature, "temperature", above=0)
+    return float(temperature)
+
+
+def in_units(scores: Tensor, temperature: float) -> Tensor:
+    """Return the scores in units of the temperature, in float64, where a large offset costs no digits that matter."""
+    return scores if temperature == 1.0 else widen(scores) / temperature

@@ -18,6 +18,7 @@ from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.losses._base import Loss, Scale, count_positives, minus_share
 from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
 from fcco.losses._population import check_members, outer_only, split
+from fcco.losses._temperature import Temperature, TemperedLoss
 
 
 def _ratio(u: Tensor) -> Tensor:
@@ -36,11 +37,13 @@ class _Power:
         return torch.exp(self.p * u) if self.log else u.pow(self.p)
 
 
-class AveragePrecisionLoss(Loss):
+class AveragePrecisionLoss(TemperedLoss):
     r"""Negative of a surrogate of average precision over the whole training set, estimated from small batches.
 
     .. math:: F = -\frac{1}{n_+} \sum_{i \in S_+}
-        \frac{\sum_{j \in S_+} \ell(h_j - h_i)}{\sum_{j \in S} \ell(h_j - h_i)}
+        \frac{\sum_{j \in S_+} \ell((h_j - h_i) / \tau)}{\sum_{j \in S} \ell((h_j - h_i) / \tau)}
+
+    Both sums include the own term j = i, which is 1 if ℓ is bounded ("ramp" or "sigmoid") and ℓ(0) otherwise.
 
     Parameters
     ----------
@@ -49,10 +52,14 @@ class AveragePrecisionLoss(Loss):
     n_pos : int
         The number of positives among them; see also :meth:`from_targets`.
     margin : float, default 1.0
-        The margin of the hinges. A margin of 1 suits scores of bounded scale, such as those of a sigmoid.
-    surrogate : str or callable, default "squared_hinge"
-        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function with ℓ(0) >
-        0.
+        The margin of the hinges. Other surrogates ignore it.
+    surrogate : str or callable, default "ramp"
+        The surrogate ℓ: "ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", or an elementwise function with
+        ℓ(0) > 0. Only a bounded one follows average precision; see :func:`fcco.functional.average_precision_loss`.
+    temperature : float or callable, default 1.0
+        The temperature τ in units of the scores, or a function of the number of steps taken so far. It has to follow
+        the spread of the scores: with a τ far above their standard deviation the loss is nearly linear in them, and its
+        minimum may rank worse than cross entropy. :class:`PretrainedAveragePrecisionLoss` sets it by the scores.
     rule : Rule, default ``fcco.SOAP(gamma=0.7)``
         How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` has no table. It is the in-batch loss, weighed by
         the population's share of positives instead of the batch's.
@@ -78,9 +85,10 @@ class AveragePrecisionLoss(Loss):
     estimated. A positive has no term if the batch has no negative or, with an exact own term, no other positive. With
     "exp" the loss works in log space.
 
-    The gradient of AP hardly reaches positives far down the list. To train from scratch, add cross entropy on the same
-    batch and use ``surrogate="sigmoid"`` on raw logits. An ``n_pos`` above the true number, such as n / 5, gives those
-    positives more weight. BENCHMARKS.md compares this sum with cross entropy alone.
+    The gradient of AP hardly reaches positives far down the list, so this loss alone does not train a network from
+    scratch. Use it on the logits of a network that cross entropy has trained, or use
+    :class:`PretrainedAveragePrecisionLoss`, which begins with cross entropy. docs/top_of_list.md says on which data
+    either of them pays.
 
     The default rule and own term were chosen by measurement; see docs/defaults.md.
 
@@ -100,7 +108,8 @@ class AveragePrecisionLoss(Loss):
         n: int,
         n_pos: int,
         margin: float = 1.0,
-        surrogate: SurrogateLike = "squared_hinge",
+        surrogate: SurrogateLike = "ramp",
+        temperature: Temperature = 1.0,
         rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
         own_term: OwnTerm = "sampled",
     ) -> None:
@@ -110,13 +119,12 @@ class AveragePrecisionLoss(Loss):
         if self.n_pos > self.n:
             raise ValueError(f"n_pos must be at most n = {self.n}; got {n_pos}")
         self._with_outer(self.n_pos)._identify(n_pos=self.n_pos)
-        self._own_value = ell.at_zero(torch.zeros((), dtype=torch.float64))
-        if not self._own_value > 0:
+        if not (at_zero := ell.at_zero(torch.zeros((), dtype=torch.float64))) > 0:
             raise ValueError(
-                "surrogate must be positive at 0 for average precision; "
-                f"got {ell.name}, which is {self._own_value} there"
+                f"surrogate must be positive at 0 for average precision; got {ell.name}, which is {at_zero} there"
             )
         check_own_term(own_term)
+        self._set_temperature(temperature)
         self.surrogate = ell
         self.own_term: OwnTerm = own_term
 
@@ -148,7 +156,7 @@ class AveragePrecisionLoss(Loss):
                 target,
                 index,
                 surrogate=self.surrogate,
-                own_value=self._own_value,
+                temperature=float(self._temperature_now()),
                 n_pos=self.n_pos,
                 exact=self.own_term == "exact",
             )
@@ -163,6 +171,7 @@ class AveragePrecisionLoss(Loss):
             rivals=pool.rivals,
             rows=pool.repeated_rows,
             surrogate=self.surrogate,
+            temperature=self._temperature_now(),
             n=self._of_population(self.n),
             n_pos=self.n_pos,
             own_term=self.own_term,

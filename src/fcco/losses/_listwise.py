@@ -30,6 +30,7 @@ from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import widen
 from fcco.losses._base import Loss, Scale, as_values
 from fcco.losses._population import check_lists
+from fcco.losses._temperature import Temperature, TemperedLoss
 from fcco.schedules import Power
 
 
@@ -314,20 +315,22 @@ class _Discount:
         return -discount * torch.sigmoid(self.sharpness * (self.k + 0.5 - rank))
 
 
-class NDCGLoss(_ListwiseLoss):
+class NDCGLoss(_ListwiseLoss, TemperedLoss):
     r"""Negative of a smooth normalised discounted cumulative gain (NDCG), over lists of any length.
 
     .. math:: F = -\frac{1}{Q} \sum_q \frac{1}{Z_q} \sum_{i \in q} \frac{2^{y_i} - 1}{\log_2(1 + r_i)},
-        \qquad r_i = 1 + \sum_{j \in q, j \ne i} \ell(h_j - h_i)
+        \qquad r_i = 1 + \sum_{j \in q, j \ne i} \ell((h_j - h_i) / \tau)
 
     Parameters
     ----------
     n : int
         The number of training items.
-    surrogate : str or callable, default "squared_hinge"
-        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function.
+    surrogate : str or callable, default "ramp"
+        The surrogate ℓ: "ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", or an elementwise function.
     margin : float, default 1.0
         The margin of the hinges.
+    temperature : float or callable, default 1.0
+        The temperature τ in units of the scores, or a function of the number of steps taken so far.
     k : int or None, default None
         How many places at the top count, with a soft edge; all by default.
     sharpness : float, default 2.0
@@ -386,8 +389,9 @@ class NDCGLoss(_ListwiseLoss):
     def __init__(
         self,
         n: int,
-        surrogate: SurrogateLike = "squared_hinge",
+        surrogate: SurrogateLike = "ramp",
         margin: float = 1.0,
+        temperature: Temperature = 1.0,
         k: int | None = None,
         sharpness: float = 2.0,
         lists: Lists | None = None,
@@ -400,6 +404,7 @@ class NDCGLoss(_ListwiseLoss):
         outer = _Discount(ell.is_exp, k, sharpness)
         super().__init__(outer, n, lists=lists, own_term=own_term, rule=rule, log=ell.is_exp)
         self.surrogate, self.k = ell, k
+        self._set_temperature(temperature)
 
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, *, k: int | None = None, **options: Any) -> NDCGLoss:
@@ -426,4 +431,5 @@ class NDCGLoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """Return the loss of a batch from scores, relevances, queries and rows, each of shape (B,)."""
-        return self._listwise_loss(ndcg_inner, scores, relevance, query, index, surrogate=self.surrogate, k=self.k)
+        options: dict[str, Any] = {"surrogate": self.surrogate, "temperature": self._temperature_now(), "k": self.k}
+        return self._listwise_loss(ndcg_inner, scores, relevance, query, index, **options)
