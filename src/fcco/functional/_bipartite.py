@@ -116,9 +116,9 @@ def average_precision_loss(
     own, rivals = positive & (weight > 0), ~positive & (weight > 0)
     if not bool(own.any()):
         return graph_zero(scores)
-    positives, negatives = in_units(scores[own], temperature), in_units(scores[rivals], temperature)
+    scaled = in_units(scores, temperature)
     share = _exp_share if ell.is_exp else partial(_precision, surrogate=ell, chunk=chunk)
-    return -share(positives, negatives, weight[own], weight[rivals]).to(scores.dtype)
+    return -share(scaled[own], scaled[rivals], weight[own], weight[rivals]).to(scores.dtype)
 
 
 def _check_weight(weight: Tensor | None, scores: Tensor) -> Tensor:

@@ -51,8 +51,8 @@ def average_precision_inner(
     .. math:: g_{i1} = \frac 1 n \sum_{j \in S_+} \ell((h_j - h_i) / \tau), \qquad
         g_{i2} = g_{i1} + \frac 1 n \sum_{j \in S_-} \ell((h_j - h_i) / \tau)
 
-    The own term is 1 if ℓ is bounded ("ramp" or "sigmoid") and ℓ(0) otherwise. The estimate is of log g if ℓ is exp. A positive has no term if the batch has no negative or, with an exact own
-    term, no other positive.
+    The own term is 1 if ℓ is bounded ("ramp" or "sigmoid") and ℓ(0) otherwise. The estimate is of log g if ℓ is exp. A
+    positive has no term if the batch has no negative or, with an exact own term, no other positive.
 
     Parameters
     ----------

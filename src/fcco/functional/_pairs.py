@@ -102,7 +102,8 @@ def surrogate_sums(
         counts = torch.ones_like(rivals) if where is None else where.to(rivals)
         counts = counts if weights is None else counts * weights
         if surrogate.hinge_power is None:
-            return ramp_sums(own, rivals, counts)
+            # Of rivals that are just within the width, moments cancel, and rounding may leave a sum below 0.
+            return ramp_sums(own, rivals, counts).clamp(min=0)
         return _finite(hinge_sums(own, rivals, counts, surrogate.hinge_power, surrogate.margin), surrogate)
 
     def reduce(t: Tensor, absent: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco.functional._checks import check_number
+from fcco.functional._checks import check_number, refuse_where
 from fcco.functional._ramps import ramp, ramp_slope
 from fcco.functional._tensors import widen
 
@@ -165,5 +165,18 @@ def check_temperature(temperature: Any) -> float:
 
 
 def in_units(scores: Tensor, temperature: float) -> Tensor:
-    """Return the scores in units of the temperature, in float64, where a large offset costs no digits that matter."""
-    return scores if temperature == 1.0 else widen(scores) / temperature
+    """Return the scores in units of the temperature, in float64, where a large offset costs no digits that matter.
+
+    Raises
+    ------
+    ValueError
+        If a score is so large that differences are not finite in these units.
+    """
+    if temperature == 1.0:
+        return scores
+    scaled = widen(scores) / temperature
+    too_large = ~(scaled.detach().abs() <= torch.finfo(scaled.dtype).max / 4)
+    refuse_where(
+        "scores", scores, too_large, f"so small that 4 times the value over a temperature of {temperature} is finite"
+    )
+    return scaled

@@ -164,7 +164,8 @@ class SortedRamps:
 
     def __init__(self, surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> None:
         self.own, self.rivals, self.weight = own.astype(np.float64), rivals.astype(np.float64), weight
-        self.sums, self.slopes = _sums_of_ramps(self.own, self.rivals, weight, (0, 1))
+        sums, self.slopes = _sums_of_ramps(self.own, self.rivals, weight, (0, 1))
+        self.sums = np.maximum(sums, 0.0)  # rounding may leave a sum below 0, which has no roots
 
     def pull_back(self, pull: Array) -> tuple[Array, Array]:
         """Return the gradient of the sum of pull · sums with respect to the own scores and to the rivals."""
