@@ -4,7 +4,16 @@ import math
 
 import numpy as np
 
+
+def ramp(t):
+    """Beyond ±4 the terms of the formula cancel but for rounding."""
+    if abs(t) >= 4:
+        return float(t > 0)
+    return (max(t + 4, 0.0) ** 2 - 2 * max(t, 0.0) ** 2 + max(t - 4, 0.0) ** 2) / 32
+
+
 SURROGATES = {
+    "ramp": lambda t, margin: ramp(t),
     "squared_hinge": lambda t, margin: max(margin + t, 0.0) ** 2,
     "hinge": lambda t, margin: max(margin + t, 0.0),
     "logistic": lambda t, margin: np.logaddexp(0.0, t),
@@ -12,11 +21,12 @@ SURROGATES = {
     "exponential": lambda t, margin: math.exp(t),
     "sigmoid": lambda t, margin: math.exp(-np.logaddexp(0.0, -t)),
 }
+BOUNDED = ("ramp", "sigmoid")
 
 
-def surrogate_of(name, margin):
+def surrogate_of(name, margin, temperature=1.0):
     function = SURROGATES[name]
-    return lambda t: function(t, margin)
+    return lambda t: function(t / temperature, margin)
 
 
 def log_sum_exp(values):
@@ -27,14 +37,15 @@ def where(condition):
     return np.flatnonzero(condition)
 
 
-def average_precision_loss(scores, target, *, margin=1.0, surrogate="squared_hinge"):
-    ell, positives = surrogate_of(surrogate, margin), where(target > 0)
+def average_precision_loss(scores, target, *, margin=1.0, surrogate="ramp", temperature=1.0, weight=None):
+    ell, positives = surrogate_of(surrogate, margin, temperature), where(target > 0)
+    weight = np.ones(len(scores)) if weight is None else weight
+    own_value = 1.0 if surrogate in BOUNDED else ell(0.0)
     ratios = []
     for i in positives:
-        numerator = sum(ell(scores[j] - scores[i]) for j in positives)
-        denominator = sum(ell(h - scores[i]) for h in scores)
-        ratios.append(numerator / denominator)
-    return -np.mean(ratios)
+        terms = weight * [own_value if j == i else ell(scores[j] - scores[i]) for j in range(len(scores))]
+        ratios.append(sum(terms[positives]) / sum(terms) if weight[i] > 0 else 0.0)
+    return -np.average(ratios, weights=weight[positives])
 
 
 def p_norm_push_loss(scores, target, *, p=4.0, surrogate="exp", margin=1.0):
@@ -82,8 +93,8 @@ def list_mle_loss(scores, relevance, query):
     return np.mean(terms)
 
 
-def ndcg_loss(scores, relevance, query, *, surrogate="squared_hinge", margin=1.0, k=None, sharpness=2.0):
-    ell, values = surrogate_of(surrogate, margin), []
+def ndcg_loss(scores, relevance, query, *, surrogate="ramp", margin=1.0, temperature=1.0, k=None, sharpness=2.0):
+    ell, values = surrogate_of(surrogate, margin, temperature), []
     for q in np.unique(query):
         h, gain = scores[query == q], 2.0 ** relevance[query == q] - 1
         ideal = sum(g / math.log2(2 + place) for place, g in enumerate(sorted(gain, reverse=True)[:k]))

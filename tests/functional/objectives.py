@@ -8,7 +8,7 @@ import torch
 import fcco.functional
 from functional import naive
 
-NAMES = ("squared_hinge", "hinge", "logistic", "exp", "sigmoid")
+NAMES = ("ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp")
 PAIRWISE = {
     "nca_loss",
     "contrastive_loss",
@@ -91,12 +91,17 @@ BIPARTITE = [
     Case(name, binary, {"surrogate": surrogate, **options})
     for name, options in (
         ("average_precision_loss", {"margin": 0.6}),
+        ("average_precision_loss", {"margin": 0.6, "temperature": 0.3}),
         ("p_norm_push_loss", {"margin": 0.6, "p": 2.5}),
         ("partial_auc_loss", {"margin": 0.6, "temperature": 0.5}),
     )
     for surrogate in NAMES
 ]
-NDCG = [Case("ndcg_loss", ranking, {"surrogate": s, "margin": 0.6, "k": k}) for s in NAMES for k in (None, 2)]
+NDCG = [
+    Case("ndcg_loss", ranking, {"surrogate": surrogate, "margin": 0.6, **options})
+    for surrogate in NAMES
+    for options in ({"k": None}, {"k": 2}, {"temperature": 0.3})
+]
 CONTRASTIVE = [
     Case("contrastive_loss", views, {"mode": mode, "include_positive": positive, "temperature": 0.5})
     for mode in ("two_views", "cross_modal")

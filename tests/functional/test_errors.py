@@ -111,18 +111,35 @@ WRONG = [
         (H, Y),
         {"surrogate": "square"},
         ValueError,
-        "surrogate must be callable or one of 'squ",
+        "surrogate must be callable or one of 'logistic', ",
     ),
     (F.average_precision_loss, (H, Y), {"surrogate": 2}, TypeError, "surrogate must be a name or a callable; got int"),
     (
         F.average_precision_loss,
         (H, Y),
-        {"margin": -1.0},
+        {"surrogate": "squared_hinge", "margin": -1.0},
         ValueError,
         "margin must be finite and at least 0.0; got -1.0",
     ),
-    (F.average_precision_loss, (H, Y), {"margin": 0.0}, ValueError, "surrogate must be positive at 0"),
-    (F.average_precision_loss, (H, Y), {"margin": None}, TypeError, "margin must be a number; got NoneType"),
+    (
+        F.average_precision_loss,
+        (H, Y),
+        {"surrogate": "hinge", "margin": 0.0},
+        ValueError,
+        "surrogate must be positive at 0 for average precision; got hinge, which is 0.0 there",
+    ),
+    (
+        F.average_precision_loss,
+        (H, Y),
+        {"surrogate": "hinge", "margin": None},
+        TypeError,
+        "margin must be a number; got NoneType",
+    ),
+    (F.average_precision_loss, (H, Y), {"weight": T[:2]}, ValueError, "weight must have the shape [3], like scores"),
+    (F.average_precision_loss, (H, Y), {"weight": [1, 1, 1]}, TypeError, "weight must be a tensor; got list"),
+    (F.average_precision_loss, (H, Y), {"weight": T - 2}, ValueError, "weight must be finite and at least 0; got -1.0"),
+    (F.average_precision_loss, (H, Y), {"weight": T / 0}, ValueError, "weight must be finite and at least 0; got inf"),
+    (F.average_precision_loss, (H, Y), {"weight": T * math.nan}, ValueError, "weight must be finite and at least 0"),
     (F.average_precision_loss, (H, Y), {"chunk": 0}, ValueError, "chunk must be at least 1; got 0"),
     (F.average_precision_loss, (H, Y), {"chunk": 1.5}, TypeError, "chunk must be an integer; got 1.5"),
     (F.average_precision_loss, (H, Y), {"surrogate": torch.sum}, ValueError, "surrogate sum must be elementwise"),
@@ -157,6 +174,24 @@ WRONG = [
 def test_culprit_is_named(function, arguments, options, error, message):
     with pytest.raises(error, match=re.escape(message)):
         function(*arguments, **options)
+
+
+@pytest.mark.parametrize(("function", "arguments"), [(F.average_precision_loss, (H, Y)), (F.ndcg_loss, (H, Y, Q))])
+@pytest.mark.parametrize(
+    ("temperature", "error", "message"),
+    [
+        (0, ValueError, "temperature must be finite and above 0; got 0"),
+        (-1.0, ValueError, "temperature must be finite and above 0; got -1.0"),
+        (math.nan, ValueError, "temperature must be finite and above 0; got nan"),
+        (math.inf, ValueError, "temperature must be finite and above 0; got inf"),
+        ("a", TypeError, "temperature must be a number; got str"),
+        (True, TypeError, "temperature must be a number; got bool"),
+        (None, TypeError, "temperature must be a number; got NoneType"),
+    ],
+)
+def test_temperatures(function, arguments, temperature, error, message):
+    with pytest.raises(error, match=message):
+        function(*arguments, temperature=temperature)
 
 
 @pytest.mark.parametrize("case", DEFAULTS, ids=str)
@@ -196,7 +231,6 @@ def test_arguments_on_two_devices(case):
 
 
 def test_unknown_surrogate_lists_the_known():
-    with pytest.raises(
-        ValueError, match="'squared_hinge', 'hinge', 'logistic', 'exp', 'sigmoid', 'exponential'; got 'log'"
-    ):
+    known = "'logistic', 'exp', 'ramp', 'sigmoid', 'squared_hinge', 'hinge', 'exponential'"
+    with pytest.raises(ValueError, match=f"one of {known}; got 'log'"):
         F.ndcg_loss(H, Y, Q, surrogate="log")

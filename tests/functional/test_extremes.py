@@ -222,7 +222,7 @@ def test_ndcg_of_tiny_discounts():
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if c.options.get("surrogate") in ("hinge", "squared_hinge")], ids=str
+    "case", [c for c in CASES if c.options.get("surrogate") in ("ramp", "hinge", "squared_hinge")], ids=str
 )
 def test_offset_scores_in_single_precision(case):
     (scores,), others = case.make(n=200, dtype=torch.float32)
@@ -255,7 +255,7 @@ class TestLarge:
         assert gradient.isfinite().all()
 
     @pytest.mark.parametrize("function", [F.average_precision_loss, F.p_norm_push_loss])
-    @pytest.mark.parametrize("surrogate", ["squared_hinge", "hinge", "exp"])
+    @pytest.mark.parametrize("surrogate", ["ramp", "squared_hinge", "hinge", "exp"])
     def test_bipartite(self, rng, function, surrogate):
         scores = torch.randn(self.N, generator=rng, requires_grad=True)
         self.finite(function(scores, torch.arange(self.N) % 2, surrogate=surrogate), scores)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, ndcg_score, precision_recall_curve
+from sklearn.metrics import average_precision_score, ndcg_score
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 
 import fcco.functional as F
@@ -31,18 +31,49 @@ class TestAveragePrecision:
     def target(self, rng):
         return rng.permutation(np.arange(N) % 4 == 0)
 
-    def test_sharp_sigmoid(self, rng, target):
-        """A positive counts itself by ℓ(0) = 1/2, where precision counts 1."""
+    @pytest.mark.parametrize("surrogate", ["ramp", "sigmoid"])
+    @pytest.mark.parametrize("seed", range(20))
+    def test_sharp_surrogate(self, surrogate, seed):
+        """For data of all sizes and balances, also weighted. With an own term of 1/2 most values miss by percents."""
+        rng = np.random.default_rng(seed)
+        n = rng.integers(2, 60)
+        scores, target = untied(rng, n), rng.uniform(size=n) < rng.uniform(0.05, 0.95)
+        target[0] = True
+        # The scores are 1 / n apart or more, which is at least 50 temperatures.
+        sharp = {"surrogate": surrogate, "temperature": 1 / 3000}
+        loss = F.average_precision_loss(torch.tensor(scores), torch.tensor(target), **sharp)
+        np.testing.assert_allclose(-loss.item(), average_precision_score(target, scores), rtol=1e-12)
+        weight = rng.exponential(size=n) * (rng.uniform(size=n) < 0.8)
+        weight[0] = 1.0
+        loss = F.average_precision_loss(
+            torch.tensor(scores), torch.tensor(target), weight=torch.tensor(weight), **sharp
+        )
+        expected = average_precision_score(target, scores, sample_weight=weight)
+        np.testing.assert_allclose(-loss.item(), expected, rtol=1e-12)
+
+    @pytest.mark.parametrize("surrogate", ["ramp", "sigmoid"])
+    def test_from_blunt_to_sharp(self, rng, target, surrogate):
+        """The error falls with the temperature, to nothing; with the ramp, as soon as no pair is within its width."""
         scores = untied(rng)
-        precision, _, threshold = precision_recall_curve(target, scores)
-        by_score = dict(zip(threshold, precision[:-1], strict=True))
-        terms = []
-        for own in scores[target]:
-            above = (scores >= own).sum()
-            positives_above = by_score[own] * above
-            terms.append((positives_above - 0.5) / (above - 0.5))
-        loss = F.average_precision_loss(torch.tensor(1e4 * scores), torch.tensor(target), surrogate="sigmoid")
-        np.testing.assert_allclose(-loss.item(), np.mean(terms), rtol=1e-12)
+        wanted = average_precision_score(target, scores)
+        losses = [
+            F.average_precision_loss(
+                torch.tensor(scores), torch.tensor(target), surrogate=surrogate, temperature=tau
+            ).item()
+            for tau in (1.0, 0.1, 0.01, 0.25 / N)
+        ]
+        errors = np.abs(-np.array(losses) - wanted)
+        assert (np.diff(errors) < 0).all()
+        assert errors[-1] < (1e-12 if surrogate == "ramp" else 0.01)
+
+    @pytest.mark.parametrize("surrogate", ["ramp", "sigmoid"])
+    def test_broken_ties(self, rng, target, surrogate):
+        """Scores of few levels and a little noise, sharp at the scale of the noise: that of the noisy scores."""
+        scores = rng.integers(0, 8, size=N) + 1e-4 * untied(rng)
+        loss = F.average_precision_loss(
+            torch.tensor(scores), torch.tensor(target), surrogate=surrogate, temperature=1e-8
+        )
+        np.testing.assert_allclose(-loss.item(), average_precision_score(target, scores), rtol=1e-12)
 
     def test_sharp_sigmoid_that_counts_the_own_term_fully(self, rng, target):
         scores = untied(rng)
@@ -61,14 +92,18 @@ class TestAveragePrecision:
 
 class TestNDCG:
     @pytest.mark.parametrize("k", [None, 1, 3, 10])
-    @pytest.mark.parametrize("surrogate", ["sigmoid", lambda t: (t > 0).double()], ids=["sigmoid", "indicator"])
-    def test_sharp_surrogate(self, rng, k, surrogate):
+    @pytest.mark.parametrize(
+        "surrogate", ["ramp", "sigmoid", lambda t: (t > 0).double()], ids=["ramp", "sigmoid", "indicator"]
+    )
+    @pytest.mark.parametrize("temperature", [1.0, 1e-3])
+    def test_sharp_surrogate(self, rng, k, surrogate, temperature):
         """scikit-learn's gain is the number it is given, so that it is given 2^y - 1."""
         queries = [(untied(rng, n), rng.integers(0, 4, size=n)) for n in (5, 12, 30)]
         expected = np.mean([ndcg_score([2.0**y - 1], [h], k=k) for h, y in queries])
         scores, relevance = (torch.tensor(np.concatenate(part)) for part in zip(*queries, strict=True))
         query = torch.tensor([9] * 5 + [-4] * 12 + [2] * 30)
-        loss = F.ndcg_loss(1e4 * scores, relevance, query, surrogate=surrogate, k=k, sharpness=1e3)
+        options = {"surrogate": surrogate, "temperature": temperature, "k": k, "sharpness": 1e3}
+        loss = F.ndcg_loss(1e4 * temperature * scores, relevance, query, **options)
         np.testing.assert_allclose(-loss.item(), expected, rtol=1e-12)
 
 

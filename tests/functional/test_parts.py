@@ -130,7 +130,7 @@ class TestChunks:
         [
             case
             for case in CASES
-            if case.chunked and not {"hinge", "squared_hinge", "exp"} & {case.options.get("surrogate")}
+            if case.chunked and not {"ramp", "hinge", "squared_hinge", "exp"} & {case.options.get("surrogate")}
         ],
         ids=str,
     )
@@ -218,7 +218,7 @@ class TestSurrogates:
         torch.testing.assert_close(ell(self.T), torch.nn.functional.softplus(self.T, beta=2.0))
 
     def test_margin_is_the_hinges_alone(self):
-        for name in ("logistic", "exp", "sigmoid"):
+        for name in ("ramp", "sigmoid", "logistic", "exp"):
             assert torch.equal(resolve_surrogate(name, 5.0)(self.T), resolve_surrogate(name)(self.T))
 
     @pytest.mark.parametrize("name", SURROGATES)
@@ -226,8 +226,42 @@ class TestSurrogates:
         """Sorted, separable and pairwise evaluation agree."""
         (scores,), (target,) = Case("p_norm_push_loss", binary).make(n=15)
         ell = resolve_surrogate(name)
-        for function in (F.average_precision_loss, F.p_norm_push_loss, F.partial_auc_loss):
+        for function in (F.p_norm_push_loss, F.partial_auc_loss):
             by_name = function(scores, target, surrogate=name)
             torch.testing.assert_close(
                 by_name, function(scores, target, surrogate=lambda t: ell(t)), rtol=1e-12, atol=0
             )
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.3])
+    @pytest.mark.parametrize("name", SURROGATES)
+    def test_same_as_a_callable_with_the_own_term(self, name, temperature):
+        """Without ties, t = 0 is the own term alone, which is 1 if the surrogate is bounded."""
+        (scores,), (target,) = Case("average_precision_loss", binary).make(n=15)
+        ell = resolve_surrogate(name)
+        own_value = 1.0 if name in naive.BOUNDED else ell.at_zero(scores)
+        by_name = F.average_precision_loss(scores, target, surrogate=name, temperature=temperature)
+        by_pairs = F.average_precision_loss(
+            scores, target, surrogate=lambda t: torch.where(t == 0, own_value, ell(t)), temperature=temperature
+        )
+        torch.testing.assert_close(by_name, by_pairs, rtol=1e-12, atol=0)
+
+    @pytest.mark.parametrize("name", SURROGATES)
+    def test_bounded_ones_rise_from_0_to_1(self, name):
+        far = torch.tensor([-1e4, 1e4], dtype=torch.float64)
+        ell = resolve_surrogate(name)
+        assert ell.bounded == (name in naive.BOUNDED) == (ell(far).tolist() == [0.0, 1.0])
+        assert ell.own_value(far).tolist() == [1.0 if ell.bounded else ell.at_zero(far)]
+
+    def test_a_function_under_the_name_of_a_bounded_one_is_not_taken_for_it(self):
+        def ramp(t):
+            return t.exp()
+
+        assert not resolve_surrogate(ramp).bounded
+        assert resolve_surrogate(torch.sigmoid).bounded
+
+    @pytest.mark.parametrize("name", SURROGATES)
+    def test_slopes(self, name):
+        ell, t = resolve_surrogate(name, 0.6), self.T.clone().requires_grad_()
+        values, slopes = ell.value_and_slope(self.T)
+        assert torch.equal(values, ell(self.T))
+        torch.testing.assert_close(slopes, torch.autograd.grad(ell(t).sum(), t)[0], rtol=1e-12, atol=1e-15)
