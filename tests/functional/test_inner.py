@@ -5,6 +5,7 @@ import torch
 
 import fcco
 from fcco import functional
+from fcco.functional._surrogates import resolve_surrogate
 
 OWN, RIVALS = 4, 5
 GENERATOR = torch.Generator().manual_seed(0)
@@ -18,6 +19,11 @@ ROWS = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6, 3])
 
 CASES = {
     "average_precision": ((SCORES, LABELS), {"n": 30, "n_pos": 10, "own_term": "exact", "rows": ROWS}),
+    "average_precision-sampled": (
+        (SCORES, LABELS),
+        {"n": 30, "n_pos": 10, "own_term": "sampled", "rows": ROWS, "temperature": 0.3},
+    ),
+    "average_precision-hinge": ((SCORES, LABELS), {"n": 30, "n_pos": 10, "surrogate": "squared_hinge"}),
     "average_precision-exp": ((SCORES, LABELS), {"n": 30, "n_pos": 10, "surrogate": "exp", "own_term": "sampled"}),
     "p_norm_push": ((SCORES, LABELS), {"surrogate": "logistic"}),
     "p_norm_push-exp": ((SCORES, LABELS), {}),
@@ -29,6 +35,7 @@ CASES = {
     "list_net": ((SCORES, LABELS.double(), QUERIES), {"own_term": "sampled", "lists": "known"}),
     "list_mle": ((SCORES, LABELS.double(), QUERIES), {"own_term": "exact", "rows": ROWS, "lists": "known"}),
     "ndcg": ((SCORES, LABELS.double(), QUERIES), {"own_term": "bounded", "rows": ROWS, "lists": "known"}),
+    "ndcg-sharp": ((SCORES, LABELS.double(), QUERIES), {"temperature": 0.3, "lists": "known"}),
 }
 
 
@@ -58,6 +65,31 @@ def test_no_rivals_are_none(name):
     estimate = getattr(functional, f"{name.partition('-')[0]}_inner")
     nobody = [column[:0] for column in columns]
     torch.testing.assert_close(estimate(*columns, rivals=nobody, **options), estimate(*columns, **options))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3, torch.tensor(0.3, dtype=torch.float64)], ids=str)
+@pytest.mark.parametrize("own_term", ["exact", "sampled"])
+@pytest.mark.parametrize("surrogate", ["ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp"])
+def test_own_terms_of_average_precision(surrogate, own_term, temperature):
+    """Row 3, a positive, is there twice: its copies are no rivals of it, and count like itself if it is sampled."""
+    n, n_pos, labels = 30, 10, torch.tensor([1, 0, 0, 1, 1, 0, 1, 0, 1])
+    scores = torch.cat([SCORES[:-1], SCORES[:1]])
+    options = {"n": n, "n_pos": n_pos, "own_term": own_term, "surrogate": surrogate, "temperature": temperature}
+    estimate = functional.average_precision_inner(scores, labels, rows=ROWS, **options)
+    ell = resolve_surrogate(surrogate)
+    own_value = 1.0 if surrogate in ("ramp", "sigmoid") else ell.at_zero(scores)
+    positives, negatives = (labels == 1).nonzero().flatten().tolist(), (labels == 0).nonzero().flatten().tolist()
+    for i in positives:
+        others = [j for j in positives if ROWS[j] != ROWS[i]]
+        sums = [ell((scores[some] - scores[i]) / temperature).sum() for some in (others, negatives)]
+        copies = len(positives) - len(others)
+        if own_term == "exact":
+            among_positives = own_value + (n_pos - 1) / len(others) * sums[0]
+        else:
+            among_positives = n_pos / len(positives) * (copies * own_value + sums[0])
+        g = torch.stack([among_positives, among_positives + (n - n_pos) / len(negatives) * sums[1]]) / n
+        found = estimate.inner[i].exp() if surrogate == "exp" else estimate.inner[i]
+        torch.testing.assert_close(found, g, rtol=1e-12, atol=1e-15)
 
 
 def test_gradients_reach_rivals():

@@ -12,15 +12,19 @@ EXCLUDED = torch.eye(6, dtype=torch.bool)
 MARGIN = 0.75
 
 
+TEMPERATURES = [1.0, 1, 0.3, torch.tensor(0.3, dtype=torch.float64)]
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES, ids=str)
 @pytest.mark.parametrize("own", [None, 4, 0])
 @pytest.mark.parametrize("excluded", [False, True])
 @pytest.mark.parametrize("name", SURROGATES)
-def test_value_and_gradient_are_those_of_the_graph(name, excluded, own):
+def test_value_and_gradient_are_those_of_the_graph(name, excluded, own, temperature):
     ell = resolve_surrogate(name, MARGIN)
     mask = EXCLUDED[:own] if excluded else None
     by_hand, by_graph = SCORES.clone().requires_grad_(), SCORES.clone().requires_grad_()
-    first = pair_sums(by_hand, WEIGHT, ell, own, mask)
-    values = ell(by_graph.unsqueeze(0) - by_graph[:own].unsqueeze(1))
+    first = pair_sums(by_hand, WEIGHT, ell, own, mask, temperature)
+    values = ell((by_graph.unsqueeze(0) - by_graph[:own].unsqueeze(1)) / temperature)
     second = (values if mask is None else values * ~mask) @ WEIGHT
     torch.testing.assert_close(first, second)
     pull = torch.linspace(-1, 2, first.numel(), dtype=torch.float64).reshape(first.shape)
@@ -29,16 +33,25 @@ def test_value_and_gradient_are_those_of_the_graph(name, excluded, own):
     torch.testing.assert_close(by_hand.grad, by_graph.grad)
 
 
+@pytest.mark.parametrize("temperature", TEMPERATURES, ids=str)
 @pytest.mark.parametrize("name", SURROGATES)
-def test_gradcheck(name):
-    ell = resolve_surrogate(name, MARGIN)
-    assert torch.autograd.gradcheck(lambda scores: pair_sums(scores, WEIGHT, ell, 5), SCORES.clone().requires_grad_())
+def test_gradcheck(name, temperature):
+    ell, scores = resolve_surrogate(name, MARGIN), SCORES.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda scores: pair_sums(scores, WEIGHT, ell, 5, None, temperature), scores)
+
+
+def test_an_offset_costs_no_digits_in_units_of_a_temperature():
+    """Differences are divided: multiples of 1/16 at 1e6, in single precision."""
+    near = (SCORES * 16).round() / 16
+    far, ell = (near + 1e6).float(), resolve_surrogate("ramp")
+    sums = pair_sums(far, WEIGHT.float(), ell, temperature=0.1)
+    torch.testing.assert_close(sums.double(), pair_sums(near, WEIGHT, ell, temperature=0.1), rtol=1e-6, atol=1e-6)
 
 
 def test_a_function_of_the_callers_own_is_differentiated_with_its_parameters():
     slope = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
-    pair_sums(SCORES, WEIGHT, resolve_surrogate(lambda t: slope * t)).sum().backward()
-    expected = ((SCORES.unsqueeze(0) - SCORES.unsqueeze(1)) @ WEIGHT).sum()
+    pair_sums(SCORES, WEIGHT, resolve_surrogate(lambda t: slope * t), temperature=0.5).sum().backward()
+    expected = ((SCORES.unsqueeze(0) - SCORES.unsqueeze(1)) @ WEIGHT).sum() / 0.5
     torch.testing.assert_close(slope.grad, expected)
 
 
