@@ -19,13 +19,18 @@ except ImportError as error:
 from fcco.estimators._listwise import ListwiseRanker
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._precision import AveragePrecisionClassifier
+from fcco.estimators._precision_cv import AveragePrecisionClassifierCV
 from fcco.estimators._push import PNormPushClassifier
+from fcco.estimators._refit import HeadRefit, refit_head
 from fcco.estimators._survival import CoxRegressor
 
 __all__ = [
     "AveragePrecisionClassifier",
+    "AveragePrecisionClassifierCV",
     "CoxRegressor",
+    "HeadRefit",
     "ListwiseRanker",
     "NeighborhoodComponentsAnalysis",
     "PNormPushClassifier",
+    "refit_head",
 ]

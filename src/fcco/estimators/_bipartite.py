@@ -7,6 +7,7 @@ from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -14,11 +15,12 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from fcco.compiled import OUTERS, SURROGATES, ClassSampler, Objective
 from fcco.estimators._descent import StepPlan
-from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task
+from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker
 from fcco.estimators._validation import Array, check_weights, refuse_weights, show_weights_where_taken
+from fcco.functional._surrogates import resolve_surrogate
 
 
-def _cut_between(scores: Array, positive: Array, weight: Array) -> float:
+def cut_between(scores: Array, positive: Array, weight: Array) -> float:
     """A threshold that the highest scores are above, as many by weight as there are positives, half-way to the next."""
     order = np.argsort(-scores, kind="stable")
     above, wanted = np.cumsum(weight[order]), weight[positive].sum()
@@ -50,8 +52,7 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         y : array-like of shape (n_samples,)
             Two classes. The rows of the greater one are to be ranked above the others.
         sample_weight : array-like of shape (n_samples,), optional
-            How often each row counts; a row of weight 0 is left out. Only method="exact" of
-            :class:`PNormPushClassifier` supports weights.
+            How often each row counts; a row of weight 0 is left out. Only method="exact" supports weights.
 
         Returns
         -------
@@ -77,23 +78,35 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         if len(classes) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes to rank; y has one class: {classes[0]}")
         positive = labels == 1
-        self._fit_task(self._task(X, positive, None if sample_weight is None else weight))
-        cut = _cut_between(X @ self.coef_, positive, weight)
+        self._learn(X, positive, None if sample_weight is None else weight)
+        cut = cut_between(X @ self.coef_, positive, weight)
         self.classes_, self.coef_ = classes, self.coef_[np.newaxis]
         self.intercept_ = np.array([-cut], self.coef_.dtype)
         return self
 
     @abstractmethod
-    def _task(self, x: Array, positive: Array, weight: Array | None = None) -> Task: ...
+    def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
+        """Set ``coef_`` of shape (n_features,), ``loss_curve_`` and ``n_iter_``."""
 
     def _plan(
-        self, kind: int, first: Array, second: Array, *, sign: float, outer: str, power: float = 1.0, dim: int = 1
+        self,
+        kind: int,
+        first: Array,
+        second: Array,
+        *,
+        sign: float,
+        outer: str,
+        power: float = 1.0,
+        dim: int = 1,
+        counts_itself: bool = False,
     ) -> StepPlan:
-        """Return steps whose outer rows are of the first class."""
+        """Return steps whose outer rows are of the first class; with ``counts_itself``, a row is one of its rivals."""
+        ell, zero = resolve_surrogate(self.surrogate, self.margin), torch.zeros((), dtype=torch.float64)
+        own_shift = ell.own_value(zero).item() - ell.at_zero(zero) if counts_itself else 0.0
         n, sizes = len(first) + len(second), (len(first), len(second))
         batch = min(self.outer_batch, sizes[0]), min(self.inner_batch, sizes[1])
         return StepPlan(
-            objective=Objective(SURROGATES[self.surrogate], float(self.margin), sign, OUTERS[outer], power),
+            objective=Objective(SURROGATES[self.surrogate], float(self.margin), sign, OUTERS[outer], power, own_shift),
             update=self._update(sizes[0]),
             sampler=ClassSampler(kind, *batch, np.ones(n), np.zeros(n), np.array(sizes) / n),
             first=first,

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
-from fcco.estimators._columns import Array, Centred
+from fcco.estimators._columns import Array
 from fcco.estimators._progress import Progress
 
 Slopes = Callable[[Array], tuple[float, Array]]
+
+
+class Features(Protocol):
+    """A linear map from coefficients to scores."""
+
+    def scores(self, w: Array, /) -> Array:
+        """Return the scores, of shape (n,)."""
+        ...
+
+    def gradient(self, by_score: Array, /) -> Array:
+        """Return the gradient in the coefficients, of shape (d,), from that in the scores."""
+        ...
+
 
 _ROUNDING = 1e-9  # share of the objective below which an improvement is not looked for
 _LEAST_SQUARE = 1e-290  # of |w|: below it the penalty's gradient cannot be told from that of 0
@@ -38,7 +52,7 @@ class _Minimiser:
     """One run of L-BFGS, in units in which the curvature is about one."""
 
     def __init__(
-        self, x: Centred, slopes: Slopes, scale: Array, alpha: float, progress: Progress, log: bool, floor: float
+        self, x: Features, slopes: Slopes, scale: Array, alpha: float, progress: Progress, log: bool, floor: float
     ) -> None:
         self.x, self.slopes, self.unit, self.alpha, self.progress = x, slopes, np.sqrt(scale), alpha, progress
         self.log, self.floor, self.settled = log, floor, False
@@ -111,7 +125,7 @@ class _Minimiser:
 
 
 def minimise_exact(
-    x: Centred,
+    x: Features,
     slopes: Slopes,
     w: Array,
     scale: Array,

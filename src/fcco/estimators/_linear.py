@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ from fcco.estimators._validation import Array, check_parameters, refuse_other_fe
 Ranker = TypeVar("Ranker")
 
 _FAR = 100.0  # spreads from 0: columns there are centred before a descent, which costs a copy, as scores lose digits
-SORTABLE = ("squared_hinge", "hinge", "exp")
+SORTABLE = ("ramp", "squared_hinge", "hinge", "exp")
 WATCHED = 2000  # rows of a class by which the objective is tracked, where it takes all pairs
 
 
@@ -46,12 +45,15 @@ class Task:
     floor: float = -math.inf  # where to end, if the objective or its logarithm may fall for ever
     size: float = 1.0  # of the objective at w = 0
     weight: Array | None = None  # [n], of the rows; None: all alike
+    base: Array | None = None  # [n], scores that those of the coefficients are added to
 
     def value(self, w: Array, alpha: float) -> float:
         """The objective at w, with its penalty."""
-        x = self.x if self.watched is None else self.x[self.watched]
+        rows = slice(None) if self.watched is None else self.watched
         with np.errstate(all="ignore"):  # a step too large may lead anywhere
-            scores, penalty = x @ w.astype(x.dtype), 0.5 * alpha * float(w @ w)
+            scores, penalty = self.x[rows] @ w.astype(self.x.dtype), 0.5 * alpha * float(w @ w)
+        if self.base is not None:
+            scores = scores + self.base[rows]
         if not np.isfinite(scores).all():
             return math.inf
         value = float(self.objective(torch.from_numpy(scores).double()))
@@ -191,13 +193,20 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
             return minimise_exact(x, task.slopes, w, scale, alpha, progress, log=task.log, floor=task.floor)
         if (far := np.abs(mean) > _FAR * np.sqrt(variance)).any():
             task = replace(task, x=(task.x - np.where(far, mean, 0.0)).astype(task.x.dtype))
-        value = partial(task.value, alpha=alpha)
-        steps = Steps(task.x, task.plan, scale, alpha, float(self.beta), value, task.size)
+        count, features = len(w), task.x
+        if task.base is not None:
+            # The base is one more feature, whose coefficient stays 1, and which the penalty leaves out.
+            features, w, scale = np.column_stack([features, task.base]), np.append(w, 1.0), np.append(scale, 0.0)
+
+        def value(w: Array) -> float:
+            return task.value(w[:count], alpha)
+
+        steps = Steps(features, task.plan, scale, alpha, float(self.beta), value, task.size)
         rate = None if self.learning_rate == "auto" else float(self.learning_rate)
         descent = Descent(steps, w, rate, progress, check_random_state(self.random_state))
         w = descent.run()
         descent.warn()
-        return w
+        return w[:count]
 
     def _update(self, n_outer: int) -> TableUpdate:
         """Return how the table is updated, where ``n_outer`` rows have an inner value."""

@@ -7,104 +7,42 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.utils.metaestimators import available_if
 
-from fcco.compiled import PRECISION, SURROGATES
+from fcco.compiled import PRECISION, SURROGATES, compiling
 from fcco.estimators._bipartite import BipartiteRanker
 from fcco.estimators._linear import Task, share_docs, store_parameters
+from fcco.estimators._progress import Progress
+from fcco.estimators._sharpen import (
+    Ranking,
+    Sharpening,
+    Stage,
+    best_stage,
+    falling_temperatures,
+    logistic_start,
+    push_start,
+)
 from fcco.estimators._validation import Array
 from fcco.functional import average_precision_loss
 from fcco.functional._checks import check_choice, check_number
+from fcco.functional._surrogates import check_temperature
+
+STARTS = ("logistic", "push", "auto")
+_FOLDS = 5  # of the scores that probabilities are fitted to
 
 
-@share_docs
-class AveragePrecisionClassifier(BipartiteRanker):
-    r"""Linear ranker that maximises a surrogate of average precision.
+def calibrate(scores: Array, positive: Array, weight: Array) -> LogisticRegression:
+    """Return a logistic regression of the class on scores of rows that had no part in the fit (Platt scaling)."""
+    return LogisticRegression(C=np.inf).fit(scores[:, np.newaxis], positive, sample_weight=weight)
 
-    .. math:: \min_w -\frac{1}{n_+} \sum_{i \in S_+} \frac{\sum_{j \in S_+} \ell(w^\top x_j - w^\top x_i)}
-        {\sum_{j \in S} \ell(w^\top x_j - w^\top x_i)} + \frac{\alpha}{2} |w|^2
 
-    Only the order of scores is learnt. ``decision_function`` is X w + ``intercept_``, as in scikit-learn, where the
-    intercept is the threshold of ``predict``. It is set after training, so that as many training rows are predicted
-    positive as there are. There are no class weights: the objective is of the ranking, whatever the balance.
+class PrecisionRanker(BipartiteRanker):
+    """Base of the rankers by average precision: their score, and probabilities of the classes."""
 
-    {the methods}
-
-    The objective is not convex. An iteration of method="exact" costs O(n log n + n d) with the hinges, and O(n₊ n) with
-    "logistic" and "sigmoid". ``python benchmarks/estimators.py --only average-precision`` compares the methods.
-
-    Parameters
-    ----------
-    surrogate : {"squared_hinge", "hinge", "logistic", "sigmoid"}, default="squared_hinge"
-        The function ℓ.
-    margin : float, default=1.0
-        Margin of the hinges.
-    outer_batch : int, default=32
-        Positives of a batch.
-    inner_batch : int, default=32
-        Negatives of a batch.
-    {shared parameters}
-
-    Attributes
-    ----------
-    coef_ : ndarray of shape (1, n_features)
-        The coefficients w.
-    intercept_ : ndarray of shape (1,)
-        Minus the threshold of ``predict``.
-    classes_ : ndarray of shape (2,)
-    loss_curve_ : list of float
-        The objective, with its penalty, after each iteration. With a stochastic method and "logistic" or "sigmoid", it
-        is the objective of 2,000 rows of each class.
-    {shared attributes}
-
-    References
-    ----------
-    Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves with Provable Convergence*, NeurIPS 2021.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> ranker = make_pipeline(StandardScaler(), AveragePrecisionClassifier()).fit(X, y)
-    >>> bool(ranker.score(X, y) > 0.99)  # scikit-learn's average precision
-    True
-    """
-
-    def __init__(
-        self,
-        surrogate: str = "squared_hinge",
-        margin: float = 1.0,
-        *,
-        method: str = "exact",
-        alpha: float = 1e-3,
-        learning_rate: float | str = "auto",
-        gamma: float = 0.7,
-        beta: float = 0.1,
-        outer_batch: int = 32,
-        inner_batch: int = 32,
-        max_iter: int = 1000,
-        tol: float = 1e-5,
-        n_iter_no_change: int = 5,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int | bool = 0,
-    ) -> None:
-        store_parameters(self, locals())
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_number(self.margin, "margin", above=0.0)
-        check_choice(self.surrogate, "surrogate", tuple(name for name in SURROGATES if name != "exp"))
-
-    def _task(self, x: Array, positive: Array, weight: Array | None = None) -> Task:
-        first, second = np.flatnonzero(positive), np.flatnonzero(~positive)
-        watched = self._watch(first, second)
-        target = torch.tensor(positive if watched is None else positive[watched])
-        objective = partial(average_precision_loss, target=target, surrogate=self.surrogate, margin=self.margin)
-        plan = self._plan(PRECISION, first, second, sign=1.0, outer="share", dim=2)
-        return Task(x, plan, objective, watched=watched)
+    _calibration: LogisticRegression | None
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return :func:`sklearn.metrics.average_precision_score` of the scores.
@@ -127,3 +65,216 @@ class AveragePrecisionClassifier(BipartiteRanker):
         """
         positive, scores, weight = self._ranked(X, y, sample_weight)
         return float(average_precision_score(positive, scores, sample_weight=weight))
+
+    def _probabilities(self, X: Any) -> Array:  # noqa: N803
+        scores = self.decision_function(X)
+        assert self._calibration is not None
+        return self._calibration.predict_proba(scores[:, np.newaxis])
+
+
+def _has_probabilities(model: Any) -> bool:
+    if not model.probability:
+        raise AttributeError("predict_proba needs probability=True at the fit")
+    return True
+
+
+@share_docs
+class AveragePrecisionClassifier(PrecisionRanker):
+    r"""Linear ranker that raises the average precision of logistic regression.
+
+    .. math:: \min_w -\frac{1}{n_+} \sum_{i \in S_+} \frac{\sum_{j \in S_+} \ell((h_j - h_i) / \tau)}
+        {\sum_{j \in S} \ell((h_j - h_i) / \tau)} + \frac{\alpha}{2} \sum_k \sigma_k^2 (w_k - w^0_k)^2,
+        \qquad h = X w
+
+    The fit begins at w⁰, the coefficients of logistic regression or of the p-norm push. It lowers the temperature τ
+    step by step, from about 1/4. As τ falls, the objective tends to average precision itself. The fit ends with the
+    coefficients that rank the training data best, among those of the start and of every temperature. The training data
+    are therefore never ranked worse than by the start.
+
+    Temperatures and the penalty are in units in which every feature and the scores of the start have a standard
+    deviation of 1. The penalty draws the coefficients to the start, so a large alpha leaves the start as it is. On few
+    or noisy data the start often ranks new data best. :class:`AveragePrecisionClassifierCV` therefore chooses C, alpha
+    and the temperature by cross-validation, and remains at the start where nothing else is better. Use it unless you
+    know these values.
+
+    Only the order of scores is learnt. ``decision_function`` is X w + ``intercept_``, as in scikit-learn, where the
+    intercept is the threshold of ``predict``. It is set after training, so that as many training rows are predicted
+    positive as there are. There are no class weights: the objective is of the ranking, whatever the balance.
+
+    {the methods}
+
+    An iteration of method="exact" costs O(n log n + n d) with the ramp and the hinges, and O(n₊ n) with "logistic" and
+    "sigmoid". The stochastic methods begin at the start too, and go on at the last temperature.
+    ``python benchmarks/estimators.py --only average-precision`` compares the methods.
+
+    Parameters
+    ----------
+    surrogate : {"ramp", "sigmoid", "squared_hinge", "hinge", "logistic"}, default="ramp"
+        The function ℓ. Only the bounded ones, "ramp" and "sigmoid", tend to average precision.
+    margin : float, default=1.0
+        Margin of the hinges.
+    temperature : float, default=0.0625
+        The last temperature τ, in units of the deviation of the start's scores.
+    start : {"logistic", "push", "auto"}, default="logistic"
+        Where the fit begins: at logistic regression, at the p-norm push, or at whichever of the two ranks the training
+        data better.
+    C : float, default=1.0
+        Inverse of the penalty of logistic regression as a start, as in scikit-learn, on standardised features.
+    probability : bool, default=False
+        Whether to enable ``predict_proba``. It fits probabilities to the scores of five folds that are left out in
+        turn, and so takes six times as long.
+    outer_batch : int, default=32
+        Positives of a batch.
+    inner_batch : int, default=32
+        Negatives of a batch.
+    {shared parameters}
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features)
+        The coefficients w.
+    intercept_ : ndarray of shape (1,)
+        Minus the threshold of ``predict``.
+    classes_ : ndarray of shape (2,)
+    temperature_ : float or None
+        The temperature that the coefficients belong to; None if the start ranks the training data best.
+    path_ : list of tuple
+        The temperatures and the average precision of the training data after each; the start comes first.
+    loss_curve_ : list of float
+        The objective, with its penalty, after each iteration. It rises where the temperature falls. With a stochastic
+        method and "logistic" or "sigmoid", it is the objective of 2,000 rows of each class.
+    {shared attributes}
+
+    References
+    ----------
+    Qi et al., *Stochastic Optimization of Areas Under Precision-Recall Curves with Provable Convergence*, NeurIPS 2021.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> ranker = AveragePrecisionClassifier().fit(X, y)
+    >>> bool(ranker.score(X, y) > 0.99)  # scikit-learn's average precision
+    True
+    """
+
+    _weighted_methods = ("exact",)
+
+    def __init__(
+        self,
+        surrogate: str = "ramp",
+        margin: float = 1.0,
+        *,
+        temperature: float = 0.0625,
+        start: str = "logistic",
+        C: float = 1.0,  # noqa: N803
+        probability: bool = False,
+        method: str = "exact",
+        alpha: float = 3.0,
+        learning_rate: float | str = "auto",
+        gamma: float = 0.7,
+        beta: float = 0.1,
+        outer_batch: int = 32,
+        inner_batch: int = 32,
+        max_iter: int = 25,
+        tol: float = 1e-5,
+        n_iter_no_change: int = 5,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int | bool = 0,
+    ) -> None:
+        store_parameters(self, locals())
+
+    temperature: float
+    start: str
+    C: float
+    probability: bool
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number(self.margin, "margin", above=0.0)
+        check_choice(self.surrogate, "surrogate", tuple(name for name in SURROGATES if name != "exp"))
+        check_temperature(self.temperature)
+        check_choice(self.start, "start", STARTS)
+        check_number(self.C, "C", above=0.0)
+
+    def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
+        ranking = Ranking.of(x, positive, weight)
+        start = self._begin(ranking)
+        if self.method == "exact":
+            sharpening = self._sharpening(falling_temperatures(self.temperature))
+            stages, self.loss_curve_ = list(sharpening.path(ranking, start)), sharpening.curve
+        else:
+            stages = self._descend(ranking, start)
+        best = best_stage(stages)
+        self.temperature_ = best.temperature
+        self.path_ = [(stage.temperature, stage.average_precision) for stage in stages]
+        self.coef_ = ranking.x.coefficients(best.z).astype(x.dtype)
+        self.n_iter_ = max(1, len(self.loss_curve_))
+        self._calibration = self._calibrated(x, positive, weight) if self.probability else None
+
+    def _begin(self, ranking: Ranking) -> Array:
+        """Return the start that ranks the training data best."""
+        starts = []
+        if self.start in ("auto", "logistic"):
+            starts.append(logistic_start(ranking, self.C))
+        if self.start in ("auto", "push"):
+            starts.append(push_start(ranking))
+        if self.warm_start and hasattr(self, "coef_"):
+            starts.insert(0, ranking.x.standard(self.coef_.ravel().astype(np.float64)))
+        return max(starts, key=ranking.average_precision)
+
+    def _sharpening(self, temperatures: list[float]) -> Sharpening:
+        return Sharpening(
+            temperatures,
+            float(self.alpha),
+            max_iter=self.max_iter,
+            surrogate=self.surrogate,
+            margin=float(self.margin),
+            tol=float(self.tol),
+            n_iter_no_change=self.n_iter_no_change,
+            verbose=self.verbose,
+            name=type(self).__name__,
+        )
+
+    def _descend(self, ranking: Ranking, start: Array) -> list[Stage]:
+        """Return the start, and the coefficients after passes of a stochastic method at the last temperature."""
+        stages = [Stage(None, start, ranking.average_precision(start))]
+        deviation, self.loss_curve_ = ranking.deviation(start), []
+        if not deviation > 0.0:
+            return stages
+        progress = Progress.of(self, type(self).__name__, float(self.tol))
+        with compiling(progress.name, self.verbose):
+            task = self._task(ranking, start / deviation)
+            z = start + deviation * self._minimise(task, np.zeros(len(start)), progress)
+        self.loss_curve_ = progress.curve
+        return [*stages, Stage(self.temperature, z, ranking.average_precision(z))]
+
+    def _task(self, ranking: Ranking, start: Array) -> Task:
+        """Return the objective of a change from the start, with scores in units of the temperature."""
+        first, second = np.flatnonzero(ranking.positive), np.flatnonzero(~ranking.positive)
+        watched = self._watch(first, second)
+        target = torch.tensor(ranking.positive if watched is None else ranking.positive[watched])
+        objective = partial(average_precision_loss, target=target, surrogate=self.surrogate, margin=self.margin)
+        plan = self._plan(PRECISION, first, second, sign=1.0, outer="share", dim=2, counts_itself=True)
+        x, base = ranking.x.data / self.temperature, ranking.x.scores(start) / self.temperature
+        return Task(x, plan, objective, watched=watched, base=base)
+
+    def _calibrated(self, x: Any, positive: Array, weight: Array | None) -> LogisticRegression:
+        """Return probabilities of the scores, fitted to folds that are left out in turn."""
+        fewest = int(min(positive.sum(), (~positive).sum()))
+        if fewest < 2:
+            raise ValueError(f"probability=True needs at least 2 rows of each class; got {fewest} of one")
+        scores = np.empty(len(positive))
+        folds = StratifiedKFold(min(_FOLDS, fewest), shuffle=True, random_state=self.random_state)
+        for learn, rest in folds.split(np.zeros(len(positive)), positive):
+            part = type(self)(**{**self.get_params(), "probability": False, "warm_start": False, "verbose": 0})
+            options = {} if weight is None else {"sample_weight": weight[learn]}
+            part.fit(x[learn], positive[learn], **options)
+            scores[rest] = part.decision_function(x[rest])
+        return calibrate(scores, positive, np.ones(len(positive)) if weight is None else weight)
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Array:  # noqa: N803
+        """Return the probabilities of both classes, of shape (n_samples, 2); needs ``probability=True``."""
+        return self._probabilities(X)

@@ -56,10 +56,21 @@ class Progress:
         n_iter_no_change: how many passes without one end the fit.
         verbose: print the objective after each pass.
         name: of the estimator, for messages.
+        warns: whether an end before the objective settles is worth a warning.
     """
 
-    def __init__(self, *, max_iter: int, tol: float, n_iter_no_change: int, verbose: int | bool, name: str) -> None:
+    def __init__(
+        self,
+        *,
+        max_iter: int,
+        tol: float,
+        n_iter_no_change: int,
+        verbose: int | bool,
+        name: str,
+        warns: bool = True,
+    ) -> None:
         self.max_iter, self.tol, self.verbose, self.name = max_iter, float(tol), verbose, name
+        self._warns = warns
         self.curve: list[float] = []
         self._stall, self._began = Stall(n_iter_no_change), time.perf_counter()
 
@@ -97,7 +108,7 @@ class Progress:
 
     def warn(self, message: str) -> None:
         """Warn, if the passes were to go on until the objective settles."""
-        if self.tol > 0:
+        if self.tol > 0 and self._warns:
             warn_user(f"{self.name}: {message}")
 
     def warn_unsettled(self, *, outwards: bool) -> None:

@@ -22,7 +22,7 @@ _LOG_OF_LITTLE = math.log(1e-8)  # of ℓ(0): what heights have fallen to when p
 _LARGEST_LOG = 600.0  # e to it, and to minus it, are numbers
 
 
-def _log_push(scores: Tensor, positive: Tensor, p: float, ell: Surrogate, weight: Tensor | None = None) -> Tensor:
+def log_push(scores: Tensor, positive: Tensor, p: float, ell: Surrogate, weight: Tensor | None = None) -> Tensor:
     """The logarithm of the p-norm push; minus infinity, with a gradient of 0, where hinges leave nothing of it.
 
     ``weight`` [n] is of the rows, and positive; None: all weigh alike.
@@ -63,7 +63,7 @@ class PNormPushClassifier(BipartiteRanker):
     p : float, default=4.0
         At least 1. The larger p is, the more the top of the list counts. At w = 0 the objective is ℓ(0)^p. With
         "sigmoid" and "logistic" this becomes small as p grows, and alpha then weighs more.
-    surrogate : {"exp", "squared_hinge", "hinge", "logistic", "sigmoid"}, default="exp"
+    surrogate : {"exp", "squared_hinge", "hinge", "logistic", "sigmoid", "ramp"}, default="exp"
         The function ℓ.
     margin : float, default=1.0
         Margin of the hinges.
@@ -131,7 +131,10 @@ class PNormPushClassifier(BipartiteRanker):
         check_number(self.margin, "margin", at_least=0.0)
         check_choice(self.surrogate, "surrogate", tuple(SURROGATES))
 
-    def _task(self, x: Array, positive: Array, weight: Array | None = None) -> Task:
+    def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
+        self._fit_task(self._task(x, positive, weight))
+
+    def _task(self, x: Any, positive: Array, weight: Array | None) -> Task:
         first, second = np.flatnonzero(~positive), np.flatnonzero(positive)
         watched = self._watch(first, second)
         target = torch.tensor(positive if watched is None else positive[watched])
@@ -147,7 +150,7 @@ class PNormPushClassifier(BipartiteRanker):
         return Task(
             x,
             self._plan(PUSH, first, second, sign=-1.0, outer="power", power=p),
-            objective=partial(_log_push, positive=target, p=p, ell=ell, weight=known),
+            objective=partial(log_push, positive=target, p=p, ell=ell, weight=known),
             watched=watched,
             log=True,
             floor=-math.inf if ell.hinge_power else log_size + p * _LOG_OF_LITTLE,

@@ -94,9 +94,6 @@ def surrogate_sums(
     Tensor of shape (Q, M) or (M,)
         The sums.
     """
-    if own.dim() == 1:
-        where = where if where is None else where[None]
-        return surrogate_sums(own[None], rivals[None], surrogate, where=where, weights=weights, chunk=chunk)[0]
     if surrogate.is_ramp or surrogate.hinge_power is not None:
         own, rivals = widen(own), widen(rivals)
         counts = torch.ones_like(rivals) if where is None else where.to(rivals)
@@ -105,6 +102,9 @@ def surrogate_sums(
             # Of rivals that are just within the width, moments cancel, and rounding may leave a sum below 0.
             return ramp_sums(own, rivals, counts).clamp(min=0)
         return _finite(hinge_sums(own, rivals, counts, surrogate.hinge_power, surrogate.margin), surrogate)
+    if own.dim() == 1:
+        where = where if where is None else where[None]
+        return surrogate_sums(own[None], rivals[None], surrogate, where=where, weights=weights, chunk=chunk)[0]
 
     def reduce(t: Tensor, absent: Tensor | None) -> Tensor:
         values = surrogate(t)

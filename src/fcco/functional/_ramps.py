@@ -9,11 +9,15 @@ edges are exact.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+_FEW = 100_000  # values up to which NumPy finds places among the points faster than the threads of torch can start
 
 HALF_WIDTH = 4.0
 """δ, at which the ramp has the slope of the sigmoid at 0; it also fits it best in the mean square, to 0.01."""
@@ -58,42 +62,85 @@ def ramp_sums(thresholds: Tensor, points: Tensor, weights: Tensor, order: int = 
     >>> ramp_sums(torch.tensor([0.0, 2.0]), torch.tensor([0.0, 9.0]), torch.ones(2))
     tensor([1.5000, 1.1250])
     """
-    return _RampSums.apply(thresholds, points, weights, order)
+    return _RampSums.apply(thresholds, points, weights, order)[0]
 
 
 class _RampSums(torch.autograd.Function):
     @staticmethod
-    def forward(thresholds: Tensor, points: Tensor, weights: Tensor, order: int) -> Tensor:
-        if points.shape[-1] == 0:
-            return torch.zeros_like(thresholds)
-        return SortedPoints(points, weights).sums(thresholds, order)
+    def forward(thresholds: Tensor, points: Tensor, weights: Tensor, order: int) -> tuple[Tensor, Tensor]:
+        """Return the sums, and those of the next derivative, which the gradient needs."""
+        if points.shape[-1] == 0 or thresholds.shape[-1] == 0:
+            return torch.zeros_like(thresholds), torch.zeros_like(thresholds)
+        windows = SortedPoints(points, weights).windows(thresholds)
+        return windows.sums(order), windows.sums(order + 1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:3])
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[:3], output[1])
         ctx.order = inputs[3]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """The derivatives are again sums of ramps, with points and thresholds mirrored and exchanged."""
-        thresholds, points, weights = ctx.saved_tensors
-        order = ctx.order
+        thresholds, points, weights, slopes = ctx.saved_tensors
         by_threshold = by_point = by_weight = None
-        if ctx.needs_input_grad[0] and order < 2:
-            by_threshold = -grad * ramp_sums(thresholds, points, weights, order + 1)
-        if ctx.needs_input_grad[1] and order < 2:
-            by_point = weights * ramp_sums(-points, -thresholds, grad, order + 1)
+        if torch.is_grad_enabled():  # second derivatives are wanted, so the slopes need a graph
+            slopes = ramp_sums(thresholds, points, weights, ctx.order + 1)
+        if ctx.needs_input_grad[0]:
+            by_threshold = -grad * slopes
+        if ctx.needs_input_grad[1]:
+            by_point = weights * ramp_sums(-points, -thresholds, grad, ctx.order + 1)
         if ctx.needs_input_grad[2]:
-            by_weight = ramp_sums(-points, -thresholds, grad, order)
+            by_weight = ramp_sums(-points, -thresholds, grad, ctx.order)
         return by_threshold, by_point, by_weight, None
 
 
 class _Moments(NamedTuple):
-    """The zeroth, first and second moments of the points of a window about the edge of their cell."""
+    """The zeroth, first and second moments of some points about the edge of their cell."""
 
-    count: Tensor
+    mass: Tensor
     first: Tensor
     second: Tensor
+
+    def linear(self, offset: Tensor) -> Tensor:
+        """Return the sum of c (offset - y), where y is a point's distance from the edge of its cell."""
+        return offset * self.mass - self.first
+
+    def square(self, offset: Tensor) -> Tensor:
+        """Return the sum of c (offset - y)²."""
+        return offset * (offset * self.mass - 2 * self.first) + self.second
+
+
+class _Windows(NamedTuple):
+    """For every threshold, the points within δ, in four parts from the top down, and where they lie.
+
+    The upper window consists of a part of the previous cell and a part of the threshold's own cell, the lower window of
+    a part of the own cell and a part of the following one. ``place`` is the threshold's distance from the edge of its
+    cell, and ``above`` the weight of all points that are not below it.
+    """
+
+    upper: tuple[_Moments, _Moments]
+    lower: tuple[_Moments, _Moments]
+    place: Tensor
+    above: Tensor
+
+    def sums(self, order: int) -> Tensor:
+        """Return the sums of the ramp or of a derivative; from the third on they are 0."""
+        # Offsets of θ + δ and θ - δ from the edges of the cells that the four parts lie in.
+        offsets = self.place, self.place - HALF_WIDTH, self.place + HALF_WIDTH, self.place
+        parts = list(zip((*self.upper, *self.lower), offsets, strict=True))
+        if order == 0:
+            # The ramp is one minus a parabola in the upper window and a parabola in the lower one.
+            squares = [part.square(offset) for part, offset in parts]
+            return self.above + (squares[2] + squares[3] - squares[0] - squares[1]) / (2 * HALF_WIDTH**2)
+        if order == 1:
+            lines = [part.linear(offset) for part, offset in parts]
+            return (lines[2] + lines[3] - lines[0] - lines[1]) / HALF_WIDTH**2
+        if order == 2:
+            masses = [part.mass for part, _ in parts]
+            return (masses[2] + masses[3] - masses[0] - masses[1]) / HALF_WIDTH**2
+        return torch.zeros_like(self.place)
 
 
 class SortedPoints:
@@ -113,47 +160,36 @@ class SortedPoints:
         weights = weights.gather(-1, order)
         self.cell = (self.depth / HALF_WIDTH).floor()
         local = self.depth - self.cell * HALF_WIDTH
-        sums = [F.pad(part.cumsum(-1), (1, 0)) for part in (weights, weights * local, weights * local.square())]
-        self.count, self.first, self.second = sums
+        moments = torch.stack([weights, weights * local, weights * local.square()], -1)
+        self.moments = F.pad(moments.cumsum(-2), (0, 0, 1, 0))
 
-    def sums(self, thresholds: Tensor, order: int) -> Tensor:
-        """Return the sums of the ramp, or of a derivative, at every threshold."""
+    def windows(self, thresholds: Tensor) -> _Windows:
+        """Return the windows around every threshold."""
         depth = (-thresholds).contiguous()
         cell = (depth / HALF_WIDTH).floor()
-        # A point above the threshold has a smaller depth. From the top down: where the upper window begins, the
-        # threshold's cell begins, the threshold is, its cell ends, and the lower window ends.
-        cell_begins, cell_ends = (torch.searchsorted(self.cell, cell, right=right) for right in (False, True))
         # Far from 0, where neighbouring numbers are further apart than δ, only points at the threshold are in a window.
         reach = HALF_WIDTH * (depth.abs() < HALF_WIDTH / torch.finfo(depth.dtype).eps)
-        begins = torch.searchsorted(self.depth, depth - reach).minimum(cell_begins)
-        here = torch.searchsorted(self.depth, depth, right=True)
-        ends = torch.searchsorted(self.depth, depth + reach).maximum(cell_ends)
-        upper = self._between(begins, cell_begins), self._between(cell_begins, here)
-        lower = self._between(here, cell_ends), self._between(cell_ends, ends)
-        previous, same, following = (depth - (cell + k) * HALF_WIDTH for k in (-1, 0, 1))
-        if order == 0:
-            # One minus a parabola in the upper window, a parabola in the lower one; t = depth - point's depth.
-            shortfall = _square(upper[0], previous - HALF_WIDTH) + _square(upper[1], same - HALF_WIDTH)
-            excess = _square(lower[0], same + HALF_WIDTH) + _square(lower[1], following + HALF_WIDTH)
-            above = self.count.gather(-1, here)
-            return above + (excess - shortfall) / (2 * HALF_WIDTH**2)
-        if order == 1:
-            falling = _linear(upper[0], previous - HALF_WIDTH) + _linear(upper[1], same - HALF_WIDTH)
-            rising = _linear(lower[0], same + HALF_WIDTH) + _linear(lower[1], following + HALF_WIDTH)
-            return (rising - falling) / HALF_WIDTH**2
-        return (lower[0].count + lower[1].count - upper[0].count - upper[1].count) / HALF_WIDTH**2
+        # A point above the threshold has a smaller depth. From the top down: where the upper window begins, the
+        # threshold's cell begins, the threshold is, its cell ends, and the lower window ends.
+        edges = torch.stack([depth - reach, cell * HALF_WIDTH, (cell + 1) * HALF_WIDTH, depth + reach], -2)
+        begins, cell_begins, cell_ends, ends = self._search(edges, right=False)
+        (here,) = self._search(depth.unsqueeze(-2), right=True)
+        begins, cell_ends = begins.minimum(cell_begins), cell_ends.maximum(here)
+        ends = ends.maximum(cell_ends)
+        upto = [self._upto(place) for place in (begins, cell_begins, here, cell_ends, ends)]
+        parts = [_Moments(*(b - a).unbind(-1)) for a, b in pairwise(upto)]
+        return _Windows((parts[0], parts[1]), (parts[2], parts[3]), depth - cell * HALF_WIDTH, upto[2][..., 0])
 
-    def _between(self, begin: Tensor, end: Tensor) -> _Moments:
-        """Return the moments of the points from one place in the order to another, all in the same cell."""
-        differences = (part.gather(-1, end) - part.gather(-1, begin) for part in (self.count, self.first, self.second))
-        return _Moments(*differences)
+    def _search(self, values: Tensor, right: bool) -> tuple[Tensor, ...]:
+        """Return where values of shape (..., k, M) stand among the depths, as k tensors of shape (..., M)."""
+        flat = values.flatten(-2)
+        if self.depth.is_cpu and self.depth.dim() == 1 and flat.numel() <= _FEW:
+            places = np.searchsorted(self.depth.numpy(), flat.numpy(), side="right" if right else "left")
+            found = torch.from_numpy(places)
+        else:
+            found = torch.searchsorted(self.depth, flat, right=right)
+        return found.unflatten(-1, values.shape[-2:]).unbind(-2)
 
-
-def _linear(window: _Moments, offset: Tensor) -> Tensor:
-    """Return the sum of c (offset - y) over a window, where y is a point's distance from the edge of its cell."""
-    return offset * window.count - window.first
-
-
-def _square(window: _Moments, offset: Tensor) -> Tensor:
-    """Return the sum of c (offset - y)² over a window."""
-    return offset * (offset * window.count - 2 * window.first) + window.second
+    def _upto(self, places: Tensor) -> Tensor:
+        """Return the moments of all points that come before some places in the order, of shape (..., M, 3)."""
+        return self.moments.gather(-2, places.unsqueeze(-1).expand(*places.shape, 3))

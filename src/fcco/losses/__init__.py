@@ -21,6 +21,7 @@ from fcco.losses._bipartite import AveragePrecisionLoss, PartialAUCLoss, PNormPu
 from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses._listwise import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.losses._meta import MAMLLoss
+from fcco.losses._pretrained import PretrainedAveragePrecisionLoss
 from fcco.losses._robust import GroupDROLoss, InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss, NCALoss
 from fcco.losses._survival import BaselineCoxLoss, CoxLoss
@@ -40,5 +41,6 @@ __all__ = [
     "NDCGLoss",
     "PNormPushLoss",
     "PartialAUCLoss",
+    "PretrainedAveragePrecisionLoss",
     "SoftmaxLoss",
 ]

@@ -162,7 +162,7 @@ def _differences(own: Array, rivals: Array) -> Array:
 class SortedRamps:
     """The same sums for the ramp, by sorting: O(B log B), in double precision."""
 
-    def __init__(self, surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> None:
+    def __init__(self, own: Array, rivals: Array, weight: Array) -> None:
         self.own, self.rivals, self.weight = own.astype(np.float64), rivals.astype(np.float64), weight
         sums, self.slopes = _sums_of_ramps(self.own, self.rivals, weight, (0, 1))
         self.sums = np.maximum(sums, 0.0)  # rounding may leave a sum below 0, which has no roots
@@ -177,8 +177,8 @@ def _sums_of_ramps(thresholds: Array, points: Array, weights: Array, orders: tup
     """Return the sums of ramps, or of their derivatives, each of shape (thresholds, columns of the weights)."""
     columns = torch.from_numpy(np.ascontiguousarray(weights.T, np.float64))
     shared = [torch.from_numpy(values).expand(len(columns), -1).contiguous() for values in (points, thresholds)]
-    sorted_points = SortedPoints(shared[0], columns)
-    return [sorted_points.sums(shared[1], order).T.numpy() for order in orders]
+    windows = SortedPoints(shared[0], columns).windows(shared[1])
+    return [windows.sums(order).T.numpy() for order in orders]
 
 
 class SortedHinges:
@@ -234,9 +234,11 @@ def _shift(sums: Array) -> Array:
 def compare(surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> Pairs | SortedHinges | SortedRamps:
     """Return the sums of the surrogate over the rivals in the cheaper way; sorting pays off with many pairs."""
     pairs = len(own) * len(rivals)
-    by_sorting = SortedRamps if surrogate.is_ramp and pairs > 400**2 else None
-    by_sorting = SortedHinges if surrogate.hinge_power is not None and pairs > 250**2 else by_sorting
-    return (by_sorting or Pairs)(surrogate, own, rivals, weight)
+    if surrogate.is_ramp and pairs > 400**2:
+        return SortedRamps(own, rivals, weight)
+    if surrogate.hinge_power is not None and pairs > 250**2:
+        return SortedHinges(surrogate, own, rivals, weight)
+    return Pairs(surrogate, own, rivals, weight)
 
 
 @lru_cache

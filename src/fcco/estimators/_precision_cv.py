@@ -1,0 +1,283 @@
+"""The linear ranker by average precision whose settings are chosen by cross-validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score
+from sklearn.model_selection import StratifiedKFold, check_cv
+
+from fcco._checks import whole_number
+from fcco.estimators._bipartite import cut_between
+from fcco.estimators._linear import store_parameters
+from fcco.estimators._precision import PrecisionRanker, calibrate
+from fcco.estimators._sharpen import Ranking, Sharpening, logistic_start, push_start
+from fcco.estimators._validation import Array
+from fcco.functional._checks import check_number
+from fcco.functional._surrogates import check_temperature
+
+
+class Setting(NamedTuple):
+    """One choice: a start (C of logistic regression, or None for the push) and how it is sharpened, if at all."""
+
+    C: float | None
+    alpha: float | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Training data, and rows that are left out."""
+
+    ranking: Ranking
+    x: Any
+    positive: Array
+    weight: Array
+
+    def scores(self, z: Array) -> Array:
+        """Return the scores of the rows that are left out."""
+        return self.x @ self.ranking.x.coefficients(z)
+
+    def average_precision(self, z: Array) -> float:
+        """Return the average precision of the rows that are left out."""
+        return float(average_precision_score(self.positive, self.scores(z), sample_weight=self.weight))
+
+
+Results = dict[Setting, list[float]]
+
+
+class AveragePrecisionClassifierCV(PrecisionRanker):
+    r"""Linear ranker for average precision, with settings chosen by cross-validation.
+
+    It is :class:`AveragePrecisionClassifier` with the start's C, the penalty alpha and the temperature chosen by the
+    average precision of rows that are left out. First the start is chosen: logistic regression with each C, and the
+    p-norm push. Then the start is sharpened with each alpha and each temperature. The start itself is one of the
+    choices. It is only left if the best other choice is better by more than ``standard_errors`` standard errors of the
+    difference over the folds. Finally, the chosen setting is fitted to all rows.
+
+    Parameters
+    ----------
+    C : sequence of float, default=(1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
+        Inverse penalties of logistic regression as a start, on standardised features.
+    alpha : sequence of float, default=(0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+        Weights of the penalty that draws the coefficients to the start.
+    temperature : sequence of float, default=(0.25, 0.0625)
+        Temperatures, in units of the deviation of the start's scores. Each path takes them from the largest down.
+    push : bool, default=True
+        Whether the p-norm push is one of the starts.
+    cv : int, cross-validation generator or iterable, default=5
+        The folds, as in scikit-learn; an int makes stratified folds of shuffled rows.
+    standard_errors : float, default=0.5
+        How clearly a choice must beat the start. 0 takes the best mean.
+    max_iter : int, default=25
+        Largest number of iterations at each temperature.
+    tol : float, default=1e-5
+        Smallest improvement of the objective that counts, relative to its size.
+    random_state : int, RandomState or None, default=None
+        Seed of the folds.
+    verbose : int or bool, default=0
+        Whether to print the average precision of each setting.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features)
+        The coefficients w.
+    intercept_ : ndarray of shape (1,)
+        Minus the threshold of ``predict``.
+    classes_ : ndarray of shape (2,)
+    C_ : float or None
+        The chosen C; None if the start is the p-norm push.
+    alpha_, temperature_ : float or None
+        The chosen alpha and temperature; None if the fit remains at the start.
+    best_score_ : float
+        Mean average precision of the chosen setting over the folds.
+    cv_results_ : dict of ndarray
+        For each setting its "C", "alpha" and "temperature" (NaN for None), "mean_test_score", "std_test_score", and
+        "split0_test_score" and so on for each fold. ``pandas.DataFrame(model.cv_results_)`` shows it as a table.
+    loss_curve_ : list of float
+        The objective of the last fit, with its penalty, after each iteration.
+    n_iter_ : int
+        Number of iterations of the last fit.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X has them.
+
+    See Also
+    --------
+    AveragePrecisionClassifier : The same with given settings.
+
+    Notes
+    -----
+    ``python -m top_of_list`` in ``benchmarks`` compares this class with logistic regression; see docs/top_of_list.md.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> ranker = AveragePrecisionClassifierCV(C=[0.1, 1.0], alpha=[1.0], random_state=0).fit(X, y)
+    >>> bool(ranker.score(X, y) > 0.99), ranker.predict_proba(X).shape
+    (True, (569, 2))
+    """
+
+    method = "exact"
+    warm_start = False
+    _weighted_methods = ("exact",)
+
+    def __init__(
+        self,
+        C: Sequence[float] = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0),  # noqa: N803
+        alpha: Sequence[float] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+        temperature: Sequence[float] = (0.25, 0.0625),
+        *,
+        push: bool = True,
+        cv: Any = 5,
+        standard_errors: float = 0.5,
+        max_iter: int = 25,
+        tol: float = 1e-5,
+        random_state: Any = None,
+        verbose: int | bool = 0,
+    ) -> None:
+        store_parameters(self, locals())
+
+    C: Sequence[float]
+    alpha: Sequence[float]  # type: ignore[assignment]
+    temperature: Sequence[float]
+    push: bool
+    cv: Any
+    standard_errors: float
+
+    def _check_parameters(self) -> None:
+        for value in _as_grid("C", self.C):
+            check_number(value, "C", above=0.0)
+        for value in _as_grid("alpha", self.alpha):
+            check_number(value, "alpha", at_least=0.0)
+        for value in _as_grid("temperature", self.temperature):
+            check_temperature(value)
+        check_number(self.standard_errors, "standard_errors", at_least=0.0)
+        check_number(self.tol, "tol", at_least=0.0)
+        whole_number("max_iter", self.max_iter)
+
+    def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
+        folds = list(self._folds(x, positive, weight))
+        results = self._try_starts(folds)
+        start = max(results, key=lambda setting: _mean(results[setting]))
+        results |= self._try_sharpening(folds, start)
+        chosen = self._choose(results, start)
+        ranking = Ranking.of(x, positive, weight)
+        z, self.loss_curve_ = self._fit_setting(ranking, chosen)
+        self.C_, self.alpha_, self.temperature_ = chosen
+        self.best_score_, self.cv_results_ = _mean(results[chosen]), _as_table(results)
+        self.coef_, self.n_iter_ = ranking.x.coefficients(z).astype(x.dtype), max(1, len(self.loss_curve_))
+        self._calibration = self._calibrated(folds, chosen)
+
+    def _folds(self, x: Any, positive: Array, weight: Array | None) -> Iterator[_Fold]:
+        weights = np.ones(len(positive)) if weight is None else weight
+        for learn, rest in self._splitter(positive).split(np.zeros((len(positive), 1)), positive):
+            if not (0 < positive[learn].sum() < len(learn) and positive[rest].any()):
+                raise ValueError("every fold of cv must have rows of both classes; use stratified folds, or fewer")
+            ranking = Ranking.of(x[learn], positive[learn], None if weight is None else weight[learn])
+            yield _Fold(ranking, x[rest], positive[rest], weights[rest])
+
+    def _splitter(self, positive: Array) -> Any:
+        """Return the folds; no more of them than the smaller class has rows."""
+        if not isinstance(self.cv, Integral):
+            return check_cv(self.cv, positive, classifier=True)
+        fewest = int(min(positive.sum(), (~positive).sum()))
+        if fewest < 2:
+            raise ValueError(f"cross-validation needs at least 2 rows of each class; y has {fewest} of one")
+        return StratifiedKFold(min(int(self.cv), fewest), shuffle=True, random_state=self.random_state)
+
+    def _try_starts(self, folds: list[_Fold]) -> Results:
+        settings = [Setting(float(C)) for C in self.C] + ([Setting(None)] if self.push else [])
+        results: Results = {}
+        for setting in settings:
+            scores = [fold.average_precision(_start(fold.ranking, setting)) for fold in folds]
+            results[setting] = self._note(setting, scores)
+        return results
+
+    def _try_sharpening(self, folds: list[_Fold], start: Setting) -> Results:
+        starts = [_start(fold.ranking, start) for fold in folds]
+        results: Results = {}
+        for alpha in self.alpha:
+            paths = [self._path(fold.ranking, z, alpha) for fold, z in zip(folds, starts, strict=True)]
+            for temperature in paths[0]:
+                setting = Setting(start.C, float(alpha), temperature)
+                scores = [fold.average_precision(path[temperature]) for fold, path in zip(folds, paths, strict=True)]
+                results[setting] = self._note(setting, scores)
+        return results
+
+    def _path(self, ranking: Ranking, start: Array, alpha: float) -> dict[float, Array]:
+        """Return the coefficients at each temperature; those of the start if it has no scale."""
+        stages = list(self._sharpening(alpha, self.temperature).path(ranking, start))[1:]
+        found = {stage.temperature: stage.z for stage in stages if stage.temperature is not None}
+        return found or {float(temperature): start for temperature in self.temperature}
+
+    def _sharpening(self, alpha: float, temperatures: Sequence[float]) -> Sharpening:
+        ordered = sorted((float(temperature) for temperature in temperatures), reverse=True)
+        return Sharpening(ordered, float(alpha), max_iter=self.max_iter, tol=float(self.tol))
+
+    def _note(self, setting: Setting, scores: list[float]) -> list[float]:
+        if self.verbose:
+            known = ", ".join(f"{name}={value:g}" for name, value in setting._asdict().items() if value is not None)
+            print(f"[{type(self).__name__}] {known or 'push'}: average precision {_mean(scores):.4f}")
+        return scores
+
+    def _choose(self, results: Results, start: Setting) -> Setting:
+        """Return the best setting, or the start if nothing beats it clearly."""
+        best = max(results, key=lambda setting: _mean(results[setting]))
+        gain = np.subtract(results[best], results[start])
+        error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else 0.0
+        return best if gain.mean() > self.standard_errors * error else start
+
+    def _fit_setting(self, ranking: Ranking, setting: Setting) -> tuple[Array, list[float]]:
+        """Return the coefficients of a setting, and the objective on the way to them."""
+        start = _start(ranking, setting)
+        if setting.alpha is None:
+            return start, []
+        above = [temperature for temperature in self.temperature if temperature >= (setting.temperature or 0.0)]
+        sharpening = self._sharpening(setting.alpha, above)
+        return list(sharpening.path(ranking, start))[-1].z, sharpening.curve
+
+    def _calibrated(self, folds: list[_Fold], setting: Setting) -> LogisticRegression:
+        """Return probabilities of the scores, fitted to the rows that each fold leaves out."""
+        scores = []
+        for fold in folds:
+            z, _ = self._fit_setting(fold.ranking, setting)
+            known = fold.ranking.x.scores(z) + fold.ranking.x.offset(z)
+            scores.append(fold.scores(z) - cut_between(known, fold.ranking.positive, fold.ranking.weight))
+        labels, weights = (np.concatenate([getattr(fold, name) for fold in folds]) for name in ("positive", "weight"))
+        return calibrate(np.concatenate(scores), labels, weights)
+
+    def predict_proba(self, X: Any) -> Array:  # noqa: N803
+        """Return the probabilities of both classes, of shape (n_samples, 2).
+
+        They are fitted to the scores of the rows that the folds leave out, by Platt scaling.
+        """
+        return self._probabilities(X)
+
+
+def _as_grid(name: str, values: Any) -> Sequence[float]:
+    if isinstance(values, Real | str) or len(values) == 0:
+        raise ValueError(f"{name} must be a sequence of at least one number; got {values!r}")
+    return values
+
+
+def _start(ranking: Ranking, setting: Setting) -> Array:
+    return push_start(ranking) if setting.C is None else logistic_start(ranking, setting.C)
+
+
+def _mean(scores: list[float]) -> float:
+    return float(np.mean(scores))
+
+
+def _as_table(results: Results) -> dict[str, Array]:
+    """Return the results as columns, in the form of scikit-learn's searches."""
+    columns = {name: np.array([getattr(setting, name) for setting in results], float) for name in Setting._fields}
+    scores = np.array(list(results.values()))
+    splits = {f"split{k}_test_score": scores[:, k] for k in range(scores.shape[1])}
+    return {**columns, "mean_test_score": scores.mean(1), "std_test_score": scores.std(1), **splits}

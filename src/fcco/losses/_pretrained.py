@@ -1,0 +1,222 @@
+"""Average precision for a network: cross entropy first, then a blend of both."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fcco import distributed
+from fcco._checks import whole_number
+from fcco._rules import SOAP, Rule
+from fcco.functional._checks import as_mask, check_number
+from fcco.functional._inner import OwnTerm
+from fcco.functional._surrogates import SurrogateLike, check_temperature
+from fcco.losses._base import count_positives
+from fcco.losses._bipartite import AveragePrecisionLoss
+
+_DECAY = 0.99  # of the moments of the logits, a step
+_LEAST_DEVIATION = 1e-6  # the temperature does not follow logits that are all equal
+
+
+class PretrainedAveragePrecisionLoss(nn.Module):
+    r"""Cross entropy first, and after a switch a blend of cross entropy and average precision.
+
+    .. math:: F = (1 - \lambda) \, \text{cross entropy} + \lambda \, \text{AveragePrecisionLoss}, \qquad
+        \tau = c \cdot \text{deviation of the training logits}
+
+    The gradient of average precision hardly reaches positives far down the list, so a network is trained by cross
+    entropy until they have risen. From the switch on, λ = ``blend``. The table of running estimates begins empty at the
+    switch. The temperature τ follows the scale of the logits: it is set at the switch, and again after every n examples
+    or when :meth:`end_epoch` is called.
+
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    n_pos : int
+        The number of positives among them; see also :meth:`from_targets`.
+    switch : int or None, default None
+        The number of steps of cross entropy alone. With None, the switch comes when the validation metric that
+        :meth:`end_epoch` is told has not improved for ``patience`` epochs.
+    patience : int, default 3
+        See ``switch``.
+    blend : float, default 0.5
+        λ, in [0, 1]: how much average precision weighs after the switch.
+    sharpness : float, default 0.25
+        c: the temperature in units of the standard deviation of the training logits.
+    surrogate : str or callable, default "ramp"
+        See :class:`AveragePrecisionLoss`.
+    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
+        See :class:`AveragePrecisionLoss`.
+    own_term : {"exact", "sampled"}, default "sampled"
+        See :class:`AveragePrecisionLoss`.
+
+    Attributes
+    ----------
+    precision : AveragePrecisionLoss
+        The part that begins at the switch.
+    switched : bool
+        Whether the switch has come.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    **Call.** ``loss(logits, target, index)`` takes three tensors of shape (B,): raw logits (no sigmoid), targets (0 and
+    1, or bool), and rows in [0, n). It returns a scalar.
+
+    Batches may be random or stratified. Average precision is that of the training set in either case. Cross entropy is
+    that of the batch: stratified batches make it balanced.
+
+    A network that already fits its training data gains nothing from average precision. docs/top_of_list.md compares
+    this loss with cross entropy and focal loss on many data sets. Read it before you use this loss, and keep the loss
+    that is better on your validation data.
+
+    On several ranks, the temperature is set from the logits of all ranks, and all of them must call the loss equally
+    often.
+
+    Examples
+    --------
+    >>> loss_fn = PretrainedAveragePrecisionLoss.from_targets([1, 0, 0, 1, 0], switch=1)
+    >>> logits = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
+    >>> for _ in range(2):
+    ...     loss = loss_fn(logits, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3]))
+    >>> loss_fn.switched, 0 < loss_fn.precision.temperature < 1
+    (True, True)
+    """
+
+    moments: Tensor
+    """Weight, sum and sum of squares of recent logits, of the negatives and of the positives, of shape (2, 3)."""
+
+    def __init__(
+        self,
+        n: int,
+        n_pos: int,
+        switch: int | None = None,
+        *,
+        patience: int = 3,
+        blend: float = 0.5,
+        sharpness: float = 0.25,
+        surrogate: SurrogateLike = "ramp",
+        rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
+        own_term: OwnTerm = "sampled",
+    ) -> None:
+        super().__init__()
+        self.precision = AveragePrecisionLoss(n, n_pos, surrogate=surrogate, rule=rule, own_term=own_term)
+        self.switch = None if switch is None else whole_number("switch", switch, 0)
+        self.patience = whole_number("patience", patience)
+        check_number(blend, "blend", at_least=0.0)
+        if blend > 1.0:
+            raise ValueError(f"blend must be in [0, 1]; got {blend!r}")
+        self.blend, self.sharpness = float(blend), check_temperature(sharpness)
+        self.switched = False
+        self._progress = {"steps": 0.0, "seen": 0.0, "best": -math.inf, "stalled": 0.0}
+        self.register_buffer("moments", torch.zeros(2, 3))
+
+    @classmethod
+    def from_targets(cls, target: Any, switch: int | None = None, **options: Any) -> PretrainedAveragePrecisionLoss:
+        """Create the loss with n and n_pos counted in the training targets.
+
+        Parameters
+        ----------
+        target : array-like of shape (n,)
+            The labels of the training data: 0 and 1, or bool.
+        switch : int or None, default None
+            The number of steps of cross entropy alone; None switches when validation stalls.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        PretrainedAveragePrecisionLoss
+            The loss.
+        """
+        n, n_pos = count_positives(target)
+        return cls(n, n_pos, switch, **options)
+
+    def forward(self, logits: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        """Return the loss of a batch from logits, targets and rows, each of shape (B,)."""
+        if self.training and not self.switched and self.switch is not None and self._progress["steps"] >= self.switch:
+            self._turn()
+        cross_entropy = F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype))
+        loss = cross_entropy
+        if self.switched:
+            loss = (1 - self.blend) * cross_entropy + self.blend * self.precision(logits, target, index)
+        if self.training and torch.is_grad_enabled():
+            self._watch(logits.detach(), target)
+        return loss
+
+    def end_epoch(self, metric: float | None = None) -> bool:
+        """Set the temperature anew, and switch if validation has stalled.
+
+        Parameters
+        ----------
+        metric : float or None, default None
+            A validation metric, the larger the better. Needed if ``switch`` is None.
+
+        Returns
+        -------
+        bool
+            Whether the switch came just now.
+        """
+        if self.switched:
+            self._set_temperature()
+            return False
+        if self.switch is not None:
+            return False
+        check_number(metric, "metric")
+        state = self._progress
+        improved = float(metric or 0.0) > state["best"]
+        state["best"] = max(state["best"], float(metric or 0.0))
+        state["stalled"] = 0.0 if improved else state["stalled"] + 1
+        if state["stalled"] >= self.patience:
+            self._turn()
+        return self.switched
+
+    def _turn(self) -> None:
+        """Begin the blend."""
+        self.switched = True
+        self._set_temperature()
+
+    def _watch(self, logits: Tensor, target: Tensor) -> None:
+        """Note the scale of the logits, and set the temperature after every n examples."""
+        positive, values = as_mask(target, "target", logits, "logits", signs=False), logits.to(self.moments)
+        powers = torch.stack([torch.ones_like(values), values, values.square()], 1)
+        sums = torch.stack([(powers * side[:, None]).sum(0) for side in (~positive, positive)])
+        self.moments.mul_(_DECAY).add_(sums)
+        self._progress["steps"] += 1
+        self._progress["seen"] += len(values)
+        if self.switched and self._progress["seen"] >= self.precision.n:
+            self._set_temperature()
+
+    def _set_temperature(self) -> None:
+        """Set the temperature to c times the deviation of the training logits, as far as they are known."""
+        self._progress["seen"] = 0.0
+        moments = distributed.gather(self.moments[None])[0].sum(0)  # of all ranks
+        mass, total, square = moments.cpu().double().unbind(1)
+        if not bool((mass > 0).any()):
+            return
+        share = torch.tensor([self.precision.n - self.precision.n_pos, self.precision.n_pos], dtype=torch.float64)
+        share = share * (mass > 0)
+        each = share / share.sum() / mass.clamp(min=1e-300)
+        mean = float(each @ total)
+        variance = float(each @ square) - mean**2
+        deviation = math.sqrt(max(variance, 0.0))
+        self.precision.temperature = self.sharpness * max(deviation, _LEAST_DEVIATION)
+
+    def get_extra_state(self) -> Tensor:
+        """Return the counters, as a tensor, so that every format of checkpoints can hold them."""
+        return torch.tensor([float(self.switched), *self._progress.values()], dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Continue from saved counters."""
+        switched, *counters = state.tolist()
+        self.switched = bool(switched)
+        self._progress = dict(zip(self._progress, counters, strict=True))
