@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-browser fuzz lint format bench bench-applications clean
+.PHONY: demo test test-browser fuzz lint format bench bench-applications bench-top clean
 
 demo: .venv/.demo
 	$(BIN)/fcco reproduce quick
@@ -40,6 +40,9 @@ bench: .venv/.dev
 
 bench-applications: .venv/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m applications
+
+bench-top: .venv/.dev
+	PYTHONPATH=benchmarks $(BIN)/python -m top_of_list
 
 clean:
 	rm -rf .venv

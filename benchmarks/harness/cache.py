@@ -15,7 +15,7 @@ from typing import Any
 from fcco_reproduce import Job
 from fcco_reproduce._digest import digest
 
-PACKAGES = ("applications", "harness", "what_decides")
+PACKAGES = ("applications", "harness", "top_of_list", "what_decides")
 
 
 def sources(function: Callable[..., Any]) -> str:
