@@ -1,6 +1,7 @@
 """The compiled loop against the engine, on the same rows."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fcco.compiled._pairs import new_batch
 from fcco.estimators._listwise import ListwiseRanker
 from fcco.estimators._precision import AveragePrecisionClassifier
 from fcco.estimators._push import PNormPushClassifier
+from fcco.estimators._sharpen import Ranking
 
 ENGINE_RULES = {"bsgd": fcco.BSGD(), "soap": fcco.SOAP(0.3), "moap": fcco.MOAP(0.3), "sox": fcco.SOX(0.3)}
 N, D, ALPHA, BETA, LR = 40, 4, 0.05, 0.3, 0.001
@@ -44,8 +46,10 @@ def precision(surrogate):
     def make(rng, rule):
         positive = binary(rng)
         options = {"surrogate": surrogate, "margin": 0.7}
-        loss = fcco.losses.AveragePrecisionLoss.from_targets(positive, rule=rule, own_term="sampled", **options)
-        ranker = AveragePrecisionClassifier(**options, outer_batch=6, inner_batch=5)
+        loss = fcco.losses.AveragePrecisionLoss.from_targets(
+            positive, rule=rule, own_term="sampled", temperature=0.5, **options
+        )
+        ranker = AveragePrecisionClassifier(**options, temperature=0.5, outer_batch=6, inner_batch=5)
         return ranker, (positive,), (positive,), loss
 
     return make
@@ -62,13 +66,14 @@ def lists(objective, kind, inner, lowest=0, **options):
 
 
 CASES = {
-    **{f"push-{surrogate}": push(surrogate) for surrogate in ("exp", "squared_hinge", "hinge", "logistic", "sigmoid")},
-    **{f"precision-{surrogate}": precision(surrogate) for surrogate in ("squared_hinge", "logistic", "sigmoid")},
+    **{f"push-{surrogate}": push(surrogate) for surrogate in ("exp", "squared_hinge", "hinge", "logistic", "sigmoid", "ramp")},
+    **{f"precision-{surrogate}": precision(surrogate) for surrogate in ("squared_hinge", "logistic", "sigmoid", "ramp")},
     **{f"listnet-{inner}": lists("listnet", fcco.losses.ListNetLoss, inner) for inner in (2, 5, 100)},
     **{f"listmle-{inner}": lists("listmle", fcco.losses.ListMLELoss, inner) for inner in (2, 5, 100)},
     **{f"ndcg-{inner}": lists("ndcg", fcco.losses.NDCGLoss, inner) for inner in (2, 5, 100)},
     "listmle-signed": lists("listmle", fcco.losses.ListMLELoss, 5, lowest=-3),
     "ndcg-sigmoid": lists("ndcg", fcco.losses.NDCGLoss, 5, surrogate="sigmoid"),
+    "ndcg-squared_hinge": lists("ndcg", fcco.losses.NDCGLoss, 5, surrogate="squared_hinge"),
 }
 
 
@@ -78,7 +83,13 @@ def prepare(case, rule_name, start=0.0, gamma=0.3, seed=0):
     rule = ENGINE_RULES[rule_name]
     ranker, targets, known, loss = CASES[case](rng, rule)
     ranker.set_params(method=rule_name, gamma=gamma)
-    task = ranker._task(rng.normal(size=(N, D)), *targets)
+    x = rng.normal(size=(N, D))
+    if isinstance(ranker, AveragePrecisionClassifier):
+        ranking = Ranking(SimpleNamespace(data=x, scores=lambda z: x @ z), *targets, np.ones(N))
+        task = ranker._task(ranking, np.zeros(D))  # its features are x / temperature
+        loss.temperature = 1.0
+    else:
+        task = ranker._task(x, *targets)
     return task, start * rng.normal(size=D), loss, [torch.as_tensor(np.asarray(v) * 1) for v in known]
 
 

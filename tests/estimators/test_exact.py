@@ -17,7 +17,7 @@ from fcco.estimators._exact import _penalise, minimise_exact
 from fcco.estimators._listwise import ListwiseRanker
 from fcco.estimators._precision import AveragePrecisionClassifier
 from fcco.estimators._progress import Progress
-from fcco.estimators._push import PNormPushClassifier, _log_push
+from fcco.estimators._push import PNormPushClassifier, log_push
 from fcco.functional import p_norm_push_loss
 from fcco.functional._surrogates import resolve_surrogate
 
@@ -59,7 +59,7 @@ def test_log_push_is_the_logarithm(surrogate):
     rng = np.random.default_rng(0)
     scores, positive = torch.from_numpy(rng.normal(size=20)).requires_grad_(), torch.from_numpy(rng.random(20) < 0.4)
     expected = p_norm_push_loss(scores, positive, p=5.0, surrogate=surrogate).log()
-    found = _log_push(scores, positive, 5.0, resolve_surrogate(surrogate))
+    found = log_push(scores, positive, 5.0, resolve_surrogate(surrogate))
     torch.testing.assert_close(found, expected)
     for value in (found, expected):
         value.backward(retain_graph=True)
@@ -68,7 +68,7 @@ def test_log_push_is_the_logarithm(surrogate):
 
 def test_log_push_of_a_hinge_that_nothing_exceeds():
     scores = torch.tensor([0.0, 5.0], dtype=torch.float64, requires_grad=True)
-    value = _log_push(scores, torch.tensor([False, True]), 2.0, resolve_surrogate("hinge"))
+    value = log_push(scores, torch.tensor([False, True]), 2.0, resolve_surrogate("hinge"))
     assert value.item() == -math.inf
     assert not torch.autograd.grad(value, scores)[0].any()
 
@@ -88,7 +88,7 @@ def test_a_large_p_is_minimised_as_well(p, surrogate, data):
     ell = resolve_surrogate(surrogate)
     scores = torch.from_numpy(ranker.decision_function(x))
     heights = [
-        math.exp(_log_push(h, torch.from_numpy(y == 1), p, ell).item() / p) for h in (scores, torch.zeros_like(scores))
+        math.exp(log_push(h, torch.from_numpy(y == 1), p, ell).item() / p) for h in (scores, torch.zeros_like(scores))
     ]
     assert heights[1] == pytest.approx(ell.at_zero(scores))
     assert heights[0] < 0.67 * heights[1]

@@ -93,7 +93,7 @@ def test_measures_are_those_of_scikit_learn_and_of_the_library():
     both = torch.cat([positives, negatives])
     assert average_precision(positives, negatives) == pytest.approx(average_precision_score(target, both))
     assert surrogate(positives, negatives, margin=0.6) == pytest.approx(
-        average_precision_loss(both, target, margin=0.6).item()
+        average_precision_loss(both, target, margin=0.6, surrogate="squared_hinge").item()
     )
 
 
@@ -167,7 +167,7 @@ def test_a_run_is_the_librarys_loss_and_optimizer(training):
     net.head = ResNet(training.widths, training.blocks).head
     net.to(memory_format=torch.channels_last)
     target = parts.train.target
-    loss_fn = AveragePrecisionLoss(len(target), int(target.sum()), margin=0.6, rule=fcco.SOX(0.3))
+    loss_fn = AveragePrecisionLoss(len(target), int(target.sum()), 0.6, "squared_hinge", rule=fcco.SOX(0.3))
     optimizer = MovingAverageSGD(net.parameters(), lr=0.5, beta=0.1, weight_decay=2e-4)
     batches = _training._batches(target, setting, 1, first=0, last=training.steps)
     for step, rows in enumerate(batches):

@@ -59,8 +59,8 @@ class ListwiseRanker(LinearRanker):
     Parameters
     ----------
     objective : {"listnet", "listmle", "ndcg"}, default="listnet"
-    surrogate : {"squared_hinge", "hinge", "logistic", "sigmoid"}, default="squared_hinge"
-        The function ℓ of "ndcg".
+    surrogate : {"ramp", "sigmoid", "squared_hinge", "hinge", "logistic"}, default="ramp"
+        The function ℓ of "ndcg". Only the bounded ones, "ramp" and "sigmoid", follow NDCG.
     margin : float, default=1.0
         Margin of the hinges.
     k : int or None, default=None
@@ -100,7 +100,7 @@ class ListwiseRanker(LinearRanker):
         self,
         objective: str = "listnet",
         *,
-        surrogate: str = "squared_hinge",
+        surrogate: str = "ramp",
         margin: float = 1.0,
         k: int | None = None,
         method: str = "exact",

@@ -127,7 +127,29 @@ class AveragePrecisionClassifier(PrecisionRanker):
         Positives of a batch.
     inner_batch : int, default=32
         Negatives of a batch.
-    {shared parameters}
+    method : {"exact", "bsgd", "soap", "moap", "sox"}, default="exact"
+        L-BFGS on the exact objective, or the update rule of stochastic steps; see :data:`fcco.METHODS`.
+    alpha : float, default=3.0
+        Weight of the penalty that draws the coefficients to the start. The start is never left if alpha is large.
+    learning_rate : float or "auto", default="auto"
+        Step size of the stochastic methods, in units of each feature's deviation. "auto" takes the power of 4, from 16
+        down, that comes furthest in a trial of 300 steps. Before the fit ends, it tries larger ones again.
+    gamma : float, default=0.7
+        Rate of the table's moving average, in (0, 1].
+    beta : float, default=0.1
+        Rate of the gradient's moving average, in (0, 1].
+    max_iter : int, default=100
+        Largest number of iterations at each temperature, or of passes over the data.
+    tol : float, default=1e-5
+        Smallest improvement of the objective that counts, relative to its size. With 0 the fit never stops early.
+    n_iter_no_change : int, default=5
+        Number of iterations without an improvement that end a temperature, or the passes.
+    warm_start : bool, default=False
+        Whether the coefficients of the last fit are the start, if they rank the training data better.
+    random_state : int, RandomState or None, default=None
+        Seed of the batches and of the folds that probabilities are fitted to.
+    verbose : int or bool, default=0
+        Whether to print the objective after each iteration, and how long anything took to compile.
 
     Attributes
     ----------
@@ -176,7 +198,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
         beta: float = 0.1,
         outer_batch: int = 32,
         inner_batch: int = 32,
-        max_iter: int = 25,
+        max_iter: int = 100,
         tol: float = 1e-5,
         n_iter_no_change: int = 5,
         warm_start: bool = False,

@@ -134,7 +134,7 @@ class PNormPushClassifier(BipartiteRanker):
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
         self._fit_task(self._task(x, positive, weight))
 
-    def _task(self, x: Any, positive: Array, weight: Array | None) -> Task:
+    def _task(self, x: Any, positive: Array, weight: Array | None = None) -> Task:
         first, second = np.flatnonzero(~positive), np.flatnonzero(positive)
         watched = self._watch(first, second)
         target = torch.tensor(positive if watched is None else positive[watched])

@@ -217,8 +217,9 @@ def best_stage(stages: Sequence[Stage]) -> Stage:
 
 def logistic_start(ranking: Ranking, C: float) -> Array:  # noqa: N803
     """Return the coefficients of scikit-learn's logistic regression on the standardised features."""
-    newton = isinstance(ranking.x.data, np.ndarray) and ranking.x.shape[1] <= _NEWTON_FEATURES
-    model = LogisticRegression(C=C, max_iter=1000, solver="newton-cholesky" if newton else "lbfgs")
+    newton = ranking.x.shape[1] <= _NEWTON_FEATURES
+    solver, tol = ("newton-cholesky", 1e-8) if newton else ("lbfgs", 1e-4)
+    model = LogisticRegression(C=C, solver=solver, tol=tol, max_iter=1000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be a minimum
         model.fit(ranking.x.data, ranking.positive, sample_weight=ranking.weight)

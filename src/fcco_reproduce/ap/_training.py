@@ -73,7 +73,7 @@ def loss_of(setting: TrainingSettings, training: Training, target: Tensor) -> nn
     if setting.method == "MOAP" and not setting.as_coded:
         gamma *= setting.positives / n_pos
     rule = SOAP(gamma) if setting.as_coded and setting.method == "SOX" else METHODS[setting.method].rule(gamma)
-    return _OfSigmoids(AveragePrecisionLoss(n, n_pos, margin=training.margin, rule=rule))
+    return _OfSigmoids(AveragePrecisionLoss(n, n_pos, training.margin, "squared_hinge", rule=rule))
 
 
 class _CrossEntropy(nn.Module):
@@ -89,7 +89,7 @@ class _InBatch(nn.Module):
         self.margin = margin
 
     def forward(self, logits: Tensor, target: Tensor, index: Tensor) -> Tensor:
-        return average_precision_loss(logits.sigmoid(), target, margin=self.margin)
+        return average_precision_loss(logits.sigmoid(), target, margin=self.margin, surrogate="squared_hinge")
 
 
 class _OfSigmoids(nn.Module):
