@@ -18,19 +18,20 @@ def draw(results: Results, kind: Kind, path: Path) -> None:
     tasks = results.tasks(kind)
     if not tasks:
         return
-    figure, axes = new_figure(2, width=4.6, height=1.6 + 0.27 * len(tasks))
+    figure, axes = new_figure(2, width=4.6, height=1.6 + 0.32 * len(tasks))
     methods = [name for name in results.methods(kind) if name not in DERIVED]
     looks = {name: {"color": COLOURS[k % 7], "marker": MARKERS[k % 7]} for k, name in enumerate(methods)}
-    for name in methods:
-        _draw_levels(axes[0], results, kind, name, looks[name])
-    for k, name in enumerate(name for name in names(kind, "ours") if name in methods):
-        _draw_gains(axes[1], results, kind, name, looks[name], shift=0.2 * k - 0.2)
+    for k, name in enumerate(methods):
+        _draw_levels(axes[0], results, kind, name, looks[name], shift=_shift(k, len(methods)))
+    ours = [name for name in names(kind, "ours") if name in methods]
+    for k, name in enumerate(ours):
+        _draw_gains(axes[1], results, kind, name, looks[name], shift=_shift(k, len(ours)))
     axes[0].set_yticks(range(len(tasks)), tasks, fontsize=7)
     axes[1].set_yticks(range(len(tasks)), [""] * len(tasks))
     axes[1].axvline(0.0, color="0.4", linewidth=0.8)
     titles = ("average precision on test data", f"difference to the {BEST[kind]} by validation")
     for ax, title in zip(axes, titles, strict=True):
-        ax.invert_yaxis()
+        ax.set_ylim(len(tasks) - 0.4, -0.6)
         ax.set_xlabel(title, fontsize=8)
         ax.tick_params(axis="x", labelsize=7)
         ax.grid(True, alpha=0.25, linewidth=0.5)
@@ -38,15 +39,20 @@ def draw(results: Results, kind: Kind, path: Path) -> None:
     _save(figure, path)
 
 
-def _draw_levels(ax: Any, results: Results, kind: Kind, method: str, look: dict[str, Any]) -> None:
+def _shift(k: int, count: int) -> float:
+    """Return where the k-th of several methods lies around the line of a task."""
+    return 0.6 * ((k + 0.5) / count - 0.5)
+
+
+def _draw_levels(ax: Any, results: Results, kind: Kind, method: str, look: dict[str, Any], shift: float) -> None:
     places, means, bars = [], [], []
     for place, task in enumerate(results.tasks(kind)):
         found = list(results.values(kind, task, method).values())
         if found:
-            places.append(place)
+            places.append(place + shift)
             means.append(results.mean(kind, task, method))
             bars.append(2 * stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0)
-    ax.errorbar(means, places, xerr=bars, label=method, linestyle="none", markersize=4, elinewidth=0.8, **look)
+    ax.errorbar(means, places, xerr=bars, label=method, linestyle="none", markersize=3, elinewidth=0.8, **look)
 
 
 def _draw_gains(ax: Any, results: Results, kind: Kind, method: str, look: dict[str, Any], shift: float) -> None:
@@ -54,7 +60,7 @@ def _draw_gains(ax: Any, results: Results, kind: Kind, method: str, look: dict[s
     places = [tasks.index(one.task) + shift for one in found]
     bars = [one.margin if math.isfinite(one.margin) else 0.0 for one in found]
     means = [one.mean for one in found]
-    ax.errorbar(means, places, xerr=bars, linestyle="none", markersize=4, elinewidth=0.8, capsize=2, **look)
+    ax.errorbar(means, places, xerr=bars, linestyle="none", markersize=3, elinewidth=0.8, capsize=2, **look)
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,12 +81,18 @@ def record(task: Task, method: str, kind: Kind, seed: int, result: Result) -> Re
 def measure(kind: Kind, tasks: Prepareds, scale: Scale, run: Measurer) -> list[Record]:
     """Return the records of one kind of models, and of the best of some methods by validation."""
     if kind == "linear":
-        records, methods = measure_linear(tasks, scale, run), linear_methods(scale)
+        records, methods = complete(measure_linear(tasks, scale, run), scale), linear_methods(scale)
         starts = best_of(records, methods, ("usual", "start"), START)
         return records + best_of(records, methods, ("usual",), BEST[kind]) + starts
-    records = measure_networks(tasks, scale, run)
+    records = complete(measure_networks(tasks, scale, run), scale)
     best = best_of(records, network_methods(), ("usual",), BEST[kind])
-    return records + best + measure_refitted(tasks, scale, run, best)
+    return records + best + complete(measure_refitted(tasks, scale, run, best), scale)
+
+
+def complete(records: Sequence[Record], scale: Scale) -> list[Record]:
+    """Leave out methods on tasks where a seed is missing, since other seeds would not be comparable."""
+    counts = Counter((row.task, row.method) for row in records)
+    return [row for row in records if counts[row.task, row.method] == scale.seeds]
 
 
 def measure_linear(tasks: Prepareds, scale: Scale, run: Measurer) -> list[Record]:

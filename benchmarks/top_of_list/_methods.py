@@ -26,8 +26,8 @@ class Scale:
 
     seeds: int = 5
     tuning: int = 2
-    steps: int = 3000
-    sparse_steps: int = 2000
+    steps: int = 2500
+    sparse_steps: int = 1500
     lrs: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     cs: tuple[float, ...] = _linear.CS
     alphas: tuple[float, ...] = _linear_ours.ALPHAS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import fmean, stdev
 from typing import Any
 
@@ -59,32 +60,42 @@ and without the choice of the lr for networks.
 
 def as_page(results: Results, tasks: Prepareds, scale: Scale, about: dict[str, Any]) -> str:
     """Return the page in Markdown."""
-    parts = [QUESTION, " ".join(sentences(results, tasks)), as_markdown(score_rows(results)), *_notes(results)]
+    scores = score_rows(results)
+    parts = [QUESTION, " ".join(sentences(results, tasks)), as_markdown(scores) if scores else ""]
+    parts += _notes(results, tasks)
     for kind in KINDS:
         if results.tasks(kind):
             parts += _section(results, tasks, kind, scale)
     parts += ["## When it pays", *_when(results, tasks)] if _when(results, tasks) else []
     parts += ["## Tasks", as_markdown([_task_row(task, at) for task, at in tasks.items()])]
     parts += [MEASURED, "Measured with " + ", ".join(f"{key} {value}" for key, value in about.items()) + "."]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
-def _notes(results: Results) -> list[str]:
-    """Say what is left out, and which choices lie at the end of a grid."""
+def _notes(results: Results, tasks: Prepareds) -> list[str]:
+    """Say what is left out, what is missing, and which choices lie at the end of a grid."""
     notes = []
     if len(available()) < len(TASKS):
         notes.append("FCCO_DATA is not set, so only the tasks ran whose data ship with scikit-learn and Python.")
-    missing = [m for kind in KINDS for m in methods_of(kind) if not m.available and m.name not in results.methods(kind)]
-    if missing:
-        notes.append("Left out: " + ", ".join(f"{m.name} (needs `{m.needs}`)" for m in missing) + ".")
-    plain = [row for row in results.rows if row.method not in DERIVED]
-    ends: dict[str, int] = {}
-    for row in plain:
-        ends[row.method] = ends.get(row.method, 0) + row.setting.endswith("end of grid")
-    told = [f"{name} ({count} of {sum(row.method == name for row in plain)})" for name, count in ends.items() if count]
-    if told:
-        notes.append(f"The choice lies at the end of its grid in some runs of {', '.join(told)}.")
-    return notes
+    unable, missing = [], []
+    for kind in KINDS:
+        for method in methods_of(kind):
+            count = sum(not results.values(kind, task.name, method.name) for task in tasks)
+            if count and not method.available:
+                unable.append(f"{method.name} (needs `{method.needs}`)")
+            elif count:
+                missing.append(f"{method.name} ({count} of {len(tasks)} tasks)")
+    notes += [f"Left out: {', '.join(unable)}."] if unable else []
+    notes += [f"Not measured yet: {', '.join(missing)}."] if missing else []
+    return notes + _about_ends(results)
+
+
+def _about_ends(results: Results) -> list[str]:
+    """Return a line on choices at the end of a grid, beyond which there may be better ones."""
+    runs = Counter(row.method for row in results.rows)
+    ends = Counter(row.method for row in results.rows if row.setting.endswith("end of grid"))
+    told = [f"{name} ({count} of {runs[name]})" for name, count in ends.items() if name not in DERIVED]
+    return [f"The choice lies at the end of its grid in some runs of {', '.join(told)}."] if told else []
 
 
 def _section(results: Results, tasks: Prepareds, kind: Kind, scale: Scale) -> list[str]:
