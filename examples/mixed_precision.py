@@ -28,9 +28,9 @@ def main() -> None:
     finals = {}
     for enabled in (False, True):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0), nn.Sigmoid())
+        model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
         loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         for epoch in range(epochs):
             loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
             for features, labels, index in loader:

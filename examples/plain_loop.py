@@ -1,6 +1,9 @@
-"""A plain PyTorch loop: average precision from 16 + 16 examples a step, saved and resumed halfway.
+"""A plain PyTorch loop for rare positives: cross entropy first, then average precision, saved and resumed halfway.
 
 python examples/plain_loop.py [--epochs 6]
+
+The lines that differ from a loop with cross entropy are marked. Whether average precision gains anything depends on the
+data; docs/top_of_list.md compares both on many data sets.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from typing import Any
 
 import torch
 from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import average_precision_score
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import fcco
 from fcco.data import Indexed, PositiveNegativeSampler
+from fcco.losses import PretrainedAveragePrecisionLoss
 
 
 def main() -> None:
@@ -27,21 +31,22 @@ def main() -> None:
     x = torch.tensor((bunch.data - bunch.data.mean(0)) / bunch.data.std(0), dtype=torch.float32)
     y = torch.tensor(bunch.target == 0).long()
 
-    model = nn.Sequential(nn.Linear(x.shape[1], 1), nn.Flatten(0), nn.Sigmoid())
-    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    sampler = PositiveNegativeSampler(y, batch=32)
-    loader = DataLoader(Indexed(TensorDataset(x, y)), batch_sampler=sampler)  # batches are (x, y, index)
+    model = nn.Sequential(nn.Linear(x.shape[1], 1), nn.Flatten(0))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    sampler = PositiveNegativeSampler(y, batch=32, steps=len(y) // 32)  # as many steps as a pass over all rows takes
+    loader = DataLoader(Indexed(TensorDataset(x, y)), batch_sampler=sampler)  # changed: batches are (x, y, index)
+    loss_fn = PretrainedAveragePrecisionLoss.from_targets(y, switch=len(sampler) * epochs // 2)  # changed: was BCE
 
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for features, labels, index in loader:
             optimizer.zero_grad()
-            loss_fn(model(features), labels, index).backward()
+            loss_fn(model(features), labels, index).backward()  # changed: takes the index
             optimizer.step()
         with torch.no_grad():
-            exact = fcco.functional.average_precision_loss(model(x), y)
-        print(f"epoch {epoch}: surrogate of average precision on all data {-exact:.4f}")
+            scores = model(x)
+        phase = "cross entropy and average precision" if loss_fn.switched else "cross entropy"
+        print(f"epoch {epoch}, {phase}: average precision of all data {average_precision_score(y, scores):.4f}")
         if epoch == epochs // 2:
             # The table is state, like the optimizer's: save it with the model, and training continues bit for bit.
             file = io.BytesIO()

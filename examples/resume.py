@@ -22,7 +22,7 @@ from fcco.data import Indexed, PositiveNegativeSampler, ResumableLoader
 def make_parts(x: Tensor, y: Tensor, workers: int) -> dict[str, Any]:
     """All that a run is made of; what has a state is saved and loaded under these names."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(x.shape[1], 1), nn.Flatten(0), nn.Sigmoid())
+    model = nn.Sequential(nn.Linear(x.shape[1], 1), nn.Flatten(0))
     return {
         "model": model,
         "loss": fcco.losses.AveragePrecisionLoss.from_targets(y),

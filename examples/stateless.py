@@ -43,7 +43,7 @@ def main() -> None:
     torch.manual_seed(0)
     x = torch.randn(1000, 10)
     y = (x[:, 0] + 0.5 * torch.randn(1000) > 1).long()
-    model = nn.Sequential(nn.Linear(10, 1), nn.Flatten(0), nn.Sigmoid())
+    model = nn.Sequential(nn.Linear(10, 1), nn.Flatten(0))
     loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
     step = make_step(model, loss_fn, lr=1.0)
 

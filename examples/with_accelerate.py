@@ -28,7 +28,7 @@ def main() -> None:
     y = torch.tensor(bunch.target == 0).long()
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model = nn.Sequential(nn.Linear(x.shape[1], 1), nn.Flatten(0), nn.Sigmoid())
+    model = nn.Sequential(nn.Linear(x.shape[1], 1), nn.Flatten(0))
     loader = DataLoader(Indexed(TensorDataset(x, y)), batch_sampler=PositiveNegativeSampler(y, batch=32))
     # The loss has nothing to train: it is moved by hand, and registered so that checkpoints have its table.
     loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y).to(accelerator.device)

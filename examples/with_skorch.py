@@ -38,7 +38,7 @@ def main() -> None:
     x, y = bunch.data.astype(np.float32), (bunch.target == 0).astype(np.int64)
 
     net = TableNet(
-        nn.Sequential(nn.Linear(x.shape[1], 1), nn.Sigmoid()),
+        nn.Sequential(nn.Linear(x.shape[1], 1)),
         fcco.losses.AveragePrecisionLoss,  # made anew for the targets of every fold
         sampler=batches,
         train_split=None,
