@@ -114,7 +114,7 @@ AP = Case(
     binary,
     functional.average_precision_loss,
     (0,),
-    exact_options=("surrogate", "margin"),
+    exact_options=("surrogate", "margin", "temperature"),
 )
 PUSH = Case(losses.PNormPushLoss, binary, functional.p_norm_push_loss, (0,), exact_options=("surrogate", "margin", "p"))
 PARTIAL_AUC = Case(
@@ -133,7 +133,7 @@ NDCG = Case(
     ranking,
     functional.ndcg_loss,
     (0, 1),
-    exact_options=("surrogate", "margin", "k", "sharpness"),
+    exact_options=("surrogate", "margin", "temperature", "k", "sharpness"),
 )
 COX = Case(losses.CoxLoss, survival, functional.cox_loss, (1,))
 BASELINE_COX = Case(losses.BaselineCoxLoss, survival, functional.cox_loss, (0, 1), indexed=False)
@@ -171,12 +171,17 @@ OWN_TERMS = [
     for own_term in ("exact", "sampled")
     for case in (
         AP,
+        AP.with_options(temperature=0.3),
+        AP.with_options(surrogate="sigmoid", temperature=2.0),
+        AP.with_options(surrogate="squared_hinge"),
         AP.with_options(surrogate="exp"),
-        AP.with_options(surrogate="sigmoid"),
+        AP.with_options(surrogate="exp", temperature=0.5),
         LIST_NET,
         LIST_NET.with_options(target="softmax"),
         LIST_MLE,
         NDCG,
+        NDCG.with_options(temperature=0.3),
+        NDCG.with_options(surrogate="squared_hinge"),
         NDCG.with_options(surrogate="exp", k=2),
         COX,
         SOFTMAX,
@@ -188,6 +193,7 @@ CASES = [
     *OWN_TERMS,
     PUSH,
     PUSH.with_options(surrogate="logistic", p=2.5),
+    PUSH.with_options(surrogate="ramp", p=2.5),
     PARTIAL_AUC.with_options(margin=0.6, temperature=0.5),
     PARTIAL_AUC.with_options(surrogate="exp"),
     NDCG.with_options(surrogate="sigmoid", k=2, sharpness=3.0),

@@ -54,7 +54,7 @@ def rows_where(mask, count=None):
 
 
 BIPARTITE = [
-    *(AP.with_options(own_term=o, surrogate=s) for o in ("exact", "sampled") for s in ("squared_hinge", "exp")),
+    *(AP.with_options(own_term=o, surrogate=s) for o in ("exact", "sampled") for s in ("ramp", "squared_hinge", "exp")),
     PUSH,
     PUSH.with_options(surrogate="squared_hinge"),
     PARTIAL_AUC,
@@ -80,9 +80,10 @@ class TestBipartite:
 
     def test_the_only_positive_there_is(self):
         """Of the population, that is: then there are no others to stand for."""
-        loss_fn = losses.AveragePrecisionLoss(3, n_pos=1)
         scores = torch.tensor([0.0, 0.0], requires_grad=True)
-        assert loss_fn(scores, torch.tensor([1, 0]), torch.tensor([0, 1])).item() == pytest.approx(-1 / 3)
+        for surrogate, share in (("ramp", 1 / (1 + 2 / 2)), ("squared_hinge", 1 / 3)):
+            loss_fn = losses.AveragePrecisionLoss(3, n_pos=1, surrogate=surrogate)
+            assert loss_fn(scores, torch.tensor([1, 0]), torch.tensor([0, 1])).item() == pytest.approx(-share)
 
     def test_a_population_without_negatives(self):
         loss_fn = losses.AveragePrecisionLoss(3, n_pos=3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fcco
-from losses.cases import BATCHES, CASES, COX, DEFAULTS, INDEXED, LIST_NET, NDCG, gradients, run, state
+from losses.cases import AP, BATCHES, CASES, COX, DEFAULTS, INDEXED, LIST_NET, NDCG, gradients, run, state
 
 
 @pytest.fixture
@@ -70,7 +70,15 @@ class TestPrecision:
         loss_fn.eval()(*arguments, *([rows] if case.indexed else []))
 
 
-COMPILED = [*DEFAULTS, NDCG.with_options(surrogate="exp", k=2), COX.with_options(own_term="exact")]
+COMPILED = [
+    *DEFAULTS,
+    AP.with_options(temperature=0.3),
+    AP.with_options(temperature=lambda step: 0.5 / (1 + step)),
+    AP.with_options(surrogate="squared_hinge", own_term="exact"),
+    NDCG.with_options(surrogate="exp", k=2),
+    NDCG.with_options(temperature=0.3),
+    COX.with_options(own_term="exact"),
+]
 
 
 @pytest.mark.usefixtures("_fresh_compiler")

@@ -173,6 +173,8 @@ OVERFLOWS = {
 def test_what_overflows_is_called_by_its_name(loss, training):
     """Finite themselves, their squares are not. The table keeps what it holds."""
     case = BY_LOSS[loss]
+    if loss in (losses.AveragePrecisionLoss, losses.NDCGLoss):
+        case = case.with_options(surrogate="squared_hinge")
     population = case.population(scale=1e30, dtype=torch.float32)
     loss_fn = case.make(population).train(training)
     with pytest.raises(ValueError, match=OVERFLOWS[loss]):
@@ -206,8 +208,11 @@ class TestConstructors:
         [
             (lambda: losses.AveragePrecisionLoss(5, 6), "n_pos must be at most n = 5; got 6"),
             (lambda: losses.AveragePrecisionLoss(5, 0), "n_pos must be at least 1"),
-            (lambda: losses.AveragePrecisionLoss(5, 2, margin=0.0), "surrogate must be positive at 0"),
-            (lambda: losses.AveragePrecisionLoss(5, 2, margin=-1.0), "margin"),
+            (
+                lambda: losses.AveragePrecisionLoss(5, 2, margin=0.0, surrogate="hinge"),
+                "surrogate must be positive at 0 for average precision; got hinge, which is 0.0 there",
+            ),
+            (lambda: losses.AveragePrecisionLoss(5, 2, margin=-1.0, surrogate="squared_hinge"), "margin"),
             (lambda: losses.AveragePrecisionLoss(5, 2, surrogate="hingy"), "surrogate must be callable or one of"),
             (lambda: losses.AveragePrecisionLoss(5, 2, own_term="no"), "own_term must be one of 'exact', 'sampled'"),
             (lambda: losses.PNormPushLoss(5, p=0.5), "p must be finite and at least 1"),

@@ -58,8 +58,11 @@ SHIFTED = [
         LIST_NET,
         LIST_MLE,
         NDCG,
+        NDCG.with_options(surrogate="squared_hinge"),
         NDCG.with_options(surrogate="exp"),
         AP,
+        AP.with_options(temperature=0.3),
+        AP.with_options(surrogate="squared_hinge"),
         AP.with_options(surrogate="exp"),
         PUSH,
         SOFTMAX,
@@ -78,6 +81,10 @@ def test_a_common_shift_of_the_scores_changes_nothing(case, shift):
 
 
 FAR = [
+    AP,
+    AP.with_options(temperature=0.1),
+    AP.with_options(temperature=0.1, own_term="exact", surrogate="sigmoid"),
+    NDCG.with_options(temperature=0.1),
     AP.with_options(surrogate="exp", own_term="exact"),
     AP.with_options(surrogate="exp", own_term="sampled"),
     NDCG.with_options(surrogate="exp"),

@@ -49,7 +49,7 @@ def ten_percent_positive(n=1000):
     return torch.randn(n, dtype=torch.float64) * 0.3 + 0.3 * target, target
 
 
-@pytest.mark.parametrize("surrogate", ["squared_hinge", "sigmoid"])
+@pytest.mark.parametrize("surrogate", ["squared_hinge", "ramp", "sigmoid"])
 def test_average_precision_under_a_stratified_sampler_is_that_of_the_population(surrogate):
     """With half of the batch positive, its own average precision is .6 to .8; that of the population, a third of it."""
     scores, target = ten_percent_positive()
@@ -67,9 +67,19 @@ def test_average_precision_under_a_stratified_sampler_is_that_of_the_population(
     assert sum(of_batches).item() / len(of_batches) < 2.5 * exact
 
 
-def test_average_precision_is_scikit_learns_in_the_limit_of_a_sharp_surrogate():
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"surrogate": lambda t: (t >= 0).to(t.dtype)},
+        {"temperature": 1e-9},
+        {"surrogate": "sigmoid", "temperature": 1e-9},
+    ],
+    ids=["indicator", "ramp", "sigmoid"],
+)
+@pytest.mark.parametrize("own_term", ["exact", "sampled"])
+def test_average_precision_is_scikit_learns_in_the_limit_of_a_sharp_surrogate(options, own_term):
     scores, target = ten_percent_positive()
-    loss_fn = losses.AveragePrecisionLoss.from_targets(target, surrogate=lambda t: (t >= 0).to(t.dtype))
+    loss_fn = losses.AveragePrecisionLoss.from_targets(target, own_term=own_term, **options)
     loss = loss_fn(scores, target, torch.arange(1000))
     assert -loss.item() == pytest.approx(average_precision_score(target, scores))
 

@@ -145,7 +145,7 @@ CONTRADICTIONS = [
         for options in (
             {"n_pos": n_pos, "own_term": own_term, "surrogate": surrogate, "rule": rule}
             for own_term in ("exact", "sampled")
-            for surrogate in ("squared_hinge", "exp")
+            for surrogate in ("ramp", "squared_hinge", "exp")
             for rule in (fcco.SOX(0.3), fcco.MOAP(0.3))
         )
     ),

@@ -11,6 +11,7 @@ import torch
 
 import fcco
 from fcco import losses
+from fcco.functional._surrogates import resolve_surrogate
 from losses.cases import AP, CONTRASTIVE, COX, LATENT, LIST_MLE, LIST_NET, NCA, NDCG, PARTIAL_AUC, PUSH, SOFTMAX
 
 N = 9
@@ -64,7 +65,17 @@ def strata(case, keys, counts, n=N):
     return [list(chain.from_iterable(rows)) for rows in product(*parts)]
 
 
-AVERAGE_PRECISION = [AP.with_options(**EXACT, surrogate=s) for s in ("squared_hinge", "sigmoid", "exp")]
+AVERAGE_PRECISION = [
+    AP.with_options(**EXACT, **options)
+    for options in (
+        {"surrogate": "ramp"},
+        {"surrogate": "ramp", "temperature": 0.3},
+        {"surrogate": "sigmoid"},
+        {"surrogate": "squared_hinge"},
+        {"surrogate": "exp"},
+        {"surrogate": "exp", "temperature": 0.5},
+    )
+]
 
 
 class TestBipartite:
@@ -179,6 +190,8 @@ LISTWISE = [
         LIST_NET.with_options(target="softmax"),
         LIST_MLE,
         NDCG,
+        NDCG.with_options(temperature=0.3),
+        NDCG.with_options(surrogate="squared_hinge"),
         NDCG.with_options(surrogate="exp"),
         NDCG.with_options(surrogate="sigmoid"),
     )
@@ -278,9 +291,20 @@ class TestSampledOwnTerm:
         torch.testing.assert_close(mean[has_term], (exact + bias)[has_term], rtol=1e-12, atol=1e-13)
 
     @pytest.mark.parametrize("counts", [(1, 1), (2, 3), (3, 6)])
-    def test_bias_of_average_precision(self, counts):
-        """Of the positives alone, 3 of them: negatives have no own term."""
-        case = AP.with_options(own_term="sampled")
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"temperature": 0.3},
+            {"surrogate": "sigmoid"},
+            {"surrogate": "squared_hinge"},
+            {"surrogate": "exp", "temperature": 0.5},
+        ],
+        ids=str,
+    )
+    def test_bias_of_average_precision(self, counts, options):
+        """Of the positives alone, 3 of them, with own terms of 1: negatives have no own term."""
+        case = AP.with_options(own_term="sampled", **options)
         population = case.population(n=N)
         loss_fn = case.make(population)
         exact, has_term = exact_rows(case, population, loss_fn)
@@ -320,10 +344,14 @@ class TestSampledOwnTerm:
         torch.testing.assert_close(bias, (3 - counts[1]) / counts[1] * (1 - others), rtol=1e-12, atol=1e-13)
 
     @pytest.mark.parametrize("counts", [(1, 1), (1, 2), (1, 3)])
-    def test_bias_of_ndcg_with_a_bounded_own_term(self, counts):
+    @pytest.mark.parametrize(("surrogate", "temperature"), [("ramp", 1.0), ("ramp", 0.3), ("squared_hinge", 1.0)])
+    def test_bias_of_ndcg_with_a_bounded_own_term(self, counts, surrogate, temperature):
         """The own item stands for 2 less the share that the batch has, or for all 3 relevant ones where it is alone."""
-        scores, bias = self.bias_of_relevant(NDCG.with_options(own_term="bounded"), counts)
-        others = ((1 + scores - scores.unsqueeze(1)).clamp(min=0).square().sum(1, keepdim=True) - 1) / 2
+        case = NDCG.with_options(own_term="bounded", surrogate=surrogate, temperature=temperature)
+        scores, bias = self.bias_of_relevant(case, counts)
+        ell = resolve_surrogate(surrogate)
+        pairs = ell((scores - scores.unsqueeze(1)) / temperature)
+        others = (pairs.sum(1, keepdim=True) - ell.at_zero(scores)) / 2
         own = 3 if counts[1] == 1 else 2 - counts[1] / 3
         torch.testing.assert_close(bias, (own - 1) * (1 - others), rtol=1e-12, atol=1e-13)
 
