@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from fcco._checks import whole_number
 from fcco.estimators._bipartite import cut_between
 from fcco.estimators._linear import store_parameters
 from fcco.estimators._precision import PrecisionRanker, calibrate
-from fcco.estimators._sharpen import Ranking, Sharpening, logistic_start, push_start
+from fcco.estimators._sharpen import Ranking, Sharpening, as_grid, logistic_start, push_start
 from fcco.estimators._validation import Array
 from fcco.functional._checks import check_number
 from fcco.functional._surrogates import check_temperature
@@ -152,11 +152,11 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
     standard_errors: float
 
     def _check_parameters(self) -> None:
-        for value in _as_grid("C", self.C):
+        for value in as_grid("C", self.C):
             check_number(value, "C", above=0.0)
-        for value in _as_grid("alpha", self.alpha):
+        for value in as_grid("alpha", self.alpha):
             check_number(value, "alpha", at_least=0.0)
-        for value in _as_grid("temperature", self.temperature):
+        for value in as_grid("temperature", self.temperature):
             check_temperature(value)
         check_number(self.standard_errors, "standard_errors", at_least=0.0)
         check_number(self.tol, "tol", at_least=0.0)
@@ -178,6 +178,11 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
     def _folds(self, x: Any, positive: Array, weight: Array | None) -> Iterator[_Fold]:
         weights = np.ones(len(positive)) if weight is None else weight
         for learn, rest in self._splitter(positive).split(np.zeros((len(positive), 1)), positive):
+            if len(bad := np.setdiff1d(np.concatenate([learn, rest]), np.arange(len(positive)))):
+                raise ValueError(
+                    f"cv must have rows in [0, {len(positive)}); got {bad[0]}. Rows of weight 0 are left out before "
+                    "the folds are made: leave them out of X, y and cv"
+                )
             if not (0 < positive[learn].sum() < len(learn) and positive[rest].any()):
                 raise ValueError("every fold of cv must have rows of both classes; use stratified folds, or fewer")
             ranking = Ranking.of(x[learn], positive[learn], None if weight is None else weight[learn])
@@ -259,12 +264,6 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         They are fitted to the scores of the rows that the folds leave out, by Platt scaling.
         """
         return self._probabilities(X)
-
-
-def _as_grid(name: str, values: Any) -> Sequence[float]:
-    if isinstance(values, Real | str) or len(values) == 0:
-        raise ValueError(f"{name} must be a sequence of at least one number; got {values!r}")
-    return values
 
 
 def _start(ranking: Ranking, setting: Setting) -> Array:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy import sparse
+from scipy.linalg import LinAlgWarning
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
@@ -40,11 +41,19 @@ class Standardised:
     x : array or CSR or CSC matrix of shape (n, d)
     weight : ndarray of shape (n,) or None, default None
         The weights of the rows; by default all weigh alike.
+
+    Raises
+    ------
+    ValueError
+        If the variance of a column is not finite.
     """
 
     def __init__(self, x: Any, weight: Array | None = None) -> None:
         self.shape = x.shape
-        mean, variance = column_moments(x, weight)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, variance = column_moments(x, weight)
+        if not (known := np.isfinite(mean) & np.isfinite(variance)).all():
+            raise ValueError(f"the variance of feature {np.argmin(known)} must be finite; scale the features down")
         self.unit = 1.0 / np.sqrt(np.where(variance > 0.0, variance, np.inf))
         if sparse.issparse(x):
             # Centring would fill the zeros, so the means are subtracted from the scores instead.
@@ -210,6 +219,19 @@ def falling_temperatures(last: float) -> list[float]:
     return [last * 4.0**k for k in range(factors, -1, -1)]
 
 
+def as_grid(name: str, values: Any) -> list[float]:
+    """Return the numbers to choose from as a list.
+
+    Raises
+    ------
+    ValueError
+        If ``values`` is not a sequence, or is empty.
+    """
+    if np.ndim(values) != 1 or len(values) == 0:
+        raise ValueError(f"{name} must be a sequence of at least one number; got {values!r}")
+    return list(values)
+
+
 def best_stage(stages: Sequence[Stage]) -> Stage:
     """Return the stage that ranks the training data best; among equals, the first."""
     return max(stages, key=lambda stage: stage.average_precision)
@@ -221,7 +243,8 @@ def logistic_start(ranking: Ranking, C: float) -> Array:  # noqa: N803
     solver, tol = ("newton-cholesky", 1e-8) if newton else ("lbfgs", 1e-4)
     model = LogisticRegression(C=C, solver=solver, tol=tol, max_iter=1000)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be a minimum
+        for kind in (ConvergenceWarning, LinAlgWarning):
+            warnings.simplefilter("ignore", kind)  # a start need not be a minimum
         model.fit(ranking.x.data, ranking.positive, sample_weight=ranking.weight)
     return model.coef_[0].astype(np.float64)
 
