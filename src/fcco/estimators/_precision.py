@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold
@@ -35,8 +36,23 @@ _FOLDS = 5  # of the scores that probabilities are fitted to
 
 
 def calibrate(scores: Array, positive: Array, weight: Array) -> LogisticRegression:
-    """Return a logistic regression of the class on scores of rows that had no part in the fit (Platt scaling)."""
-    return LogisticRegression(C=np.inf).fit(scores[:, np.newaxis], positive, sample_weight=weight)
+    """Return a logistic regression of the class on scores of rows that had no part in the fit (Platt scaling).
+
+    As in Platt's method, the classes are not quite 0 and 1, so that classes without an overlap have a finite slope.
+    Probabilities never fall as scores rise: scores that rank new rows worse than chance get a slope of 0.
+    """
+    centre = np.average(scores, weights=weight)
+    unit = np.sqrt(np.average(np.square(scores - centre), weights=weight)) or 1.0
+    sides = weight[positive].sum(), weight[~positive].sum()
+    target = np.where(positive, (sides[0] + 1) / (sides[0] + 2), 1 / (sides[1] + 2))
+    parts = np.concatenate([weight * target, weight * (1 - target)])
+    z, labels = np.tile((scores - centre) / unit, 2)[:, np.newaxis], np.arange(2 * len(scores)) < len(scores)
+    model = LogisticRegression(C=np.inf).fit(z, labels, sample_weight=parts)
+    if model.coef_[0, 0] < 0.0:
+        model.coef_[:], model.intercept_[:] = 0.0, np.log(parts[labels].sum() / parts[~labels].sum())
+    model.coef_ /= unit
+    model.intercept_ -= centre * model.coef_[0]
+    return model
 
 
 class PrecisionRanker(BipartiteRanker):
@@ -68,8 +84,14 @@ class PrecisionRanker(BipartiteRanker):
 
     def _probabilities(self, X: Any) -> Array:  # noqa: N803
         scores = self.decision_function(X)
-        assert self._calibration is not None
+        if self._calibration is None:
+            raise NotFittedError("predict_proba needs probability=True at the fit; call fit again")
         return self._calibration.predict_proba(scores[:, np.newaxis])
+
+
+def _fewest(positive: Array) -> int:
+    """Return the number of rows of the smaller class."""
+    return int(min(positive.sum(), (~positive).sum()))
 
 
 def _has_probabilities(model: Any) -> bool:
@@ -221,6 +243,8 @@ class AveragePrecisionClassifier(PrecisionRanker):
         check_number(self.C, "C", above=0.0)
 
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
+        if self.probability and (fewest := _fewest(positive)) < 2:
+            raise ValueError(f"probability=True needs at least 2 rows of each class; got {fewest} of one")
         ranking = Ranking.of(x, positive, weight)
         start = self._begin(ranking)
         if self.method == "exact":
@@ -284,11 +308,8 @@ class AveragePrecisionClassifier(PrecisionRanker):
 
     def _calibrated(self, x: Any, positive: Array, weight: Array | None) -> LogisticRegression:
         """Return probabilities of the scores, fitted to folds that are left out in turn."""
-        fewest = int(min(positive.sum(), (~positive).sum()))
-        if fewest < 2:
-            raise ValueError(f"probability=True needs at least 2 rows of each class; got {fewest} of one")
         scores = np.empty(len(positive))
-        folds = StratifiedKFold(min(_FOLDS, fewest), shuffle=True, random_state=self.random_state)
+        folds = StratifiedKFold(min(_FOLDS, _fewest(positive)), shuffle=True, random_state=self.random_state)
         for learn, rest in folds.split(np.zeros(len(positive)), positive):
             part = type(self)(**{**self.get_params(), "probability": False, "warm_start": False, "verbose": 0})
             options = {} if weight is None else {"sample_weight": weight[learn]}
