@@ -10,7 +10,8 @@ import torch
 from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
-from fcco.estimators._sharpen import Ranking, Sharpening, Stage
+from fcco._checks import whole_number
+from fcco.estimators._sharpen import Ranking, Sharpening, as_grid
 from fcco.estimators._validation import Array
 from fcco.functional._checks import as_mask, check_floats, check_number
 from fcco.functional._surrogates import check_temperature
@@ -43,13 +44,14 @@ class HeadRefit:
 
 
 @dataclass(frozen=True)
-class _Held:
-    """Validation rows."""
+class _Rows:
+    """Features and labels."""
 
     x: Array
     positive: Array
 
     def average_precision(self, w: Array) -> float:
+        """Return the average precision of the logits."""
         return float(average_precision_score(self.positive, self.x @ w))
 
     def error_of_gain(self, first: Array, second: Array) -> float:
@@ -63,6 +65,16 @@ class _Held:
             scores = (average_precision_score(self.positive[rows], values[rows]) for values in (before, after))
             gains.append(-np.subtract(*scores))
         return float(np.std(gains))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights of the head, how they were found, and how well they rank the training rows."""
+
+    alpha: float | None
+    temperature: float | None
+    values: Array
+    average_precision: float
 
 
 def refit_head(
@@ -87,7 +99,8 @@ def refit_head(
     ----------
     head : Linear
         A layer with one output. Its weight and bias are changed in place. The logits of the training rows keep their
-        mean and their standard deviation.
+        mean and their standard deviation. Features that are the same in all training rows keep their weights, up to
+        this scale.
     features : Tensor of shape (n, d)
         The inputs of the head for the training rows.
     target : Tensor of shape (n,)
@@ -130,38 +143,44 @@ def refit_head(
     >>> found.train[1] >= found.train[0], found.valid[1] >= found.valid[0]
     (True, True)
     """
-    if not isinstance(head, nn.Linear) or head.out_features != 1:
-        raise ValueError(f"head must be a torch.nn.Linear with one output; got {head}")
-    for value in alpha:
+    _check_head(head)
+    for value in as_grid("alpha", alpha):
         check_number(value, "alpha", at_least=0.0)
-    temperatures = sorted((check_temperature(value) for value in temperature), reverse=True)
+    temperatures = sorted((check_temperature(value) for value in as_grid("temperature", temperature)), reverse=True)
     check_number(standard_errors, "standard_errors", at_least=0.0)
-    x, positive = _as_arrays(features, target, head, "features", "target")
-    held = _Held(*_as_arrays(*valid, head, "features of valid", "target of valid"))
-    ranking = Ranking.of(x, positive)
-    old = head.weight.detach().cpu().double().numpy()[0]
-    stages = _stages(ranking, ranking.x.standard(old), alpha, temperatures, max_iter)
-    start = stages[0][1]
-    scores = [held.average_precision(ranking.x.coefficients(stage.z)) for _, stage in stages]
+    whole_number("max_iter", max_iter)
+    if not isinstance(valid, Sequence) or len(valid) != 2:
+        raise TypeError(f"valid must be a pair, features and labels; got {type(valid).__name__}")
+    rows = _as_rows(features, target, head, "features", "target")
+    held = _as_rows(*valid, head, "features of valid", "target of valid")
+    paths = [Sharpening(temperatures, float(value), max_iter=max_iter) for value in alpha]
+    found = _candidates(head, rows, paths)
+    scores = [held.average_precision(weights.values) for weights in found]
     chosen = int(np.argmax(scores))
-    new = ranking.x.coefficients(stages[chosen][1].z)
-    error = held.error_of_gain(old, new) if chosen else 0.0
+    error = held.error_of_gain(found[0].values, found[chosen].values) if chosen else 0.0
     if not scores[chosen] - scores[0] > standard_errors * error:
         chosen = 0
     else:
-        _assign(head, x @ old, x @ new, new)
-    used_alpha, stage = stages[chosen]
+        _assign(head, rows.x, found[0].values, found[chosen].values)
     return HeadRefit(
         changed=chosen > 0,
-        alpha=used_alpha,
-        temperature=stage.temperature,
-        train=(start.average_precision, stage.average_precision),
+        alpha=found[chosen].alpha,
+        temperature=found[chosen].temperature,
+        train=(found[0].average_precision, found[chosen].average_precision),
         valid=(scores[0], scores[chosen]),
         gain_error=error,
     )
 
 
-def _as_arrays(features: Tensor, target: Tensor, head: nn.Linear, name: str, target_name: str) -> tuple[Array, Array]:
+def _check_head(head: nn.Linear) -> None:
+    if not isinstance(head, nn.Linear) or head.out_features != 1:
+        raise ValueError(f"head must be a torch.nn.Linear with one output; got {head}")
+    if not isinstance(head.weight, nn.Parameter):
+        raise ValueError("the weight of head must be a parameter; got a parametrized one: remove its parametrization")
+    check_floats(head.weight, "the weight of head", "[1, d]")
+
+
+def _as_rows(features: Tensor, target: Tensor, head: nn.Linear, name: str, target_name: str) -> _Rows:
     """Check features and labels, and return them as arrays."""
     check_floats(features, name, "[n, d]")
     if features.shape[1] != head.in_features:
@@ -171,25 +190,32 @@ def _as_arrays(features: Tensor, target: Tensor, head: nn.Linear, name: str, tar
         raise ValueError(
             f"{target_name} must have both classes; got {positive.sum()} positives of {len(positive)} rows"
         )
-    return features.detach().cpu().double().numpy(), positive
+    return _Rows(features.detach().cpu().double().numpy(), positive)
 
 
-def _stages(
-    ranking: Ranking, start: Array, alpha: Sequence[float], temperatures: Sequence[float], max_iter: int
-) -> list[tuple[float | None, Stage]]:
-    """Return the start, and all stages that rank the training rows at least as well."""
-    stages: list[tuple[float | None, Stage]] = []
-    for value in alpha:
-        first, *later = Sharpening(temperatures, float(value), max_iter=max_iter).path(ranking, start)
-        stages = stages or [(None, first)]
-        stages += [(float(value), stage) for stage in later if stage.average_precision >= first.average_precision]
-    return stages
+def _candidates(head: nn.Linear, rows: _Rows, paths: Sequence[Sharpening]) -> list[_Weights]:
+    """Return the weights of the head, and those on the paths that rank the training rows at least as well."""
+    ranking = Ranking.of(rows.x, rows.positive)
+    old = head.weight.detach().cpu().double().numpy()[0]
+    found, deviation = [_Weights(None, None, old, rows.average_precision(old))], (rows.x @ old).std()
+    for path in paths:
+        for stage in list(path.path(ranking, ranking.x.standard(old)))[1:]:
+            new = np.where(ranking.x.unit > 0.0, ranking.x.coefficients(stage.z), old)
+            if (spread := (rows.x @ new).std()) > 0.0:
+                values = _rounded(deviation / spread * new, head.weight.dtype)
+                found.append(_Weights(path.alpha, stage.temperature, values, rows.average_precision(values)))
+    return [weights for weights in found if weights.average_precision >= found[0].average_precision]
 
 
-def _assign(head: nn.Linear, before: Array, after: Array, weight: Array) -> None:
-    """Set the weights of the head, scaled so that the logits keep their mean and their deviation."""
-    scale = before.std() / after.std()
+def _rounded(values: Array, dtype: torch.dtype) -> Array:
+    """Return the values that a tensor of a dtype has, which may rank otherwise."""
+    largest = torch.finfo(dtype).max
+    return torch.from_numpy(values).clamp(-largest, largest).to(dtype).double().numpy()
+
+
+def _assign(head: nn.Linear, x: Array, old: Array, new: Array) -> None:
+    """Set the weights of the head, and its bias such that the logits keep their mean."""
     with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(scale * weight)[None])
+        head.weight.copy_(torch.from_numpy(new)[None])
         if head.bias is not None:
-            head.bias.add_(float(before.mean() - scale * after.mean()))
+            head.bias.add_(float((x @ (old - new)).mean()))
