@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fcco import distributed
-from fcco._checks import whole_number
+from fcco._checks import as_rows, check_one_each, whole_number
 from fcco._rules import SOAP, Rule
-from fcco.functional._checks import as_mask, check_number
+from fcco.functional._checks import as_mask, check_floats, check_number
 from fcco.functional._inner import OwnTerm
-from fcco.functional._surrogates import SurrogateLike, check_temperature
+from fcco.functional._surrogates import SurrogateLike
 from fcco.losses._base import count_positives
 from fcco.losses._bipartite import AveragePrecisionLoss
 
 _DECAY = 0.99  # of the moments of the logits, a step
-_LEAST_DEVIATION = 1e-6  # the temperature does not follow logits that are all equal
+_LEAST_DEVIATION = 1e-6  # of logits that the temperature follows; if all are equal, it stays as it is
 
 
 class PretrainedAveragePrecisionLoss(nn.Module):
@@ -79,8 +80,8 @@ class PretrainedAveragePrecisionLoss(nn.Module):
     this loss with cross entropy and focal loss on many data sets. Read it before you use this loss, and keep the loss
     that is better on your validation data.
 
-    On several ranks, the temperature is set from the logits of all ranks, and all of them must call the loss equally
-    often.
+    On several ranks, the temperature is set from the logits of all ranks. All of them must call the loss equally often,
+    and :meth:`end_epoch` with the same metric.
 
     Examples
     --------
@@ -115,10 +116,11 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         check_number(blend, "blend", at_least=0.0)
         if blend > 1.0:
             raise ValueError(f"blend must be in [0, 1]; got {blend!r}")
-        self.blend, self.sharpness = float(blend), check_temperature(sharpness)
+        check_number(sharpness, "sharpness", above=0.0)
+        self.blend, self.sharpness = float(blend), float(sharpness)
         self.switched = False
         self._progress = {"steps": 0.0, "seen": 0.0, "best": -math.inf, "stalled": 0.0}
-        self.register_buffer("moments", torch.zeros(2, 3))
+        self.register_buffer("moments", torch.zeros(2, 3, dtype=torch.float64))
 
     @classmethod
     def from_targets(cls, target: Any, switch: int | None = None, **options: Any) -> PretrainedAveragePrecisionLoss:
@@ -141,16 +143,25 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         n, n_pos = count_positives(target)
         return cls(n, n_pos, switch, **options)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, logits: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """Return the loss of a batch from logits, targets and rows, each of shape (B,)."""
-        if self.training and not self.switched and self.switch is not None and self._progress["steps"] >= self.switch:
-            self._turn()
-        cross_entropy = F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype))
-        loss = cross_entropy
+        check_floats(logits, "logits", "[B]")
+        if logits.device != self.moments.device:
+            raise ValueError(f"logits are on {logits.device}, the loss on {self.moments.device}: move one with .to()")
+        positive = as_mask(target, "target", logits, "logits", signs=False)
+        latest, learning = logits.detach(), self.training and torch.is_grad_enabled()
+        moments = self._moments_of(latest, positive)
+        if learning and not self.switched:
+            # Otherwise, a wrong index would not be noticed before the switch.
+            check_one_each(as_rows(index, self.precision.n, logits.device).values, logits, "logits")
+            if self.switch is not None and self._progress["steps"] >= self.switch:
+                self._turn(self.moments if self._progress["steps"] else moments)
+        loss = F.binary_cross_entropy_with_logits(logits, positive.to(logits.dtype))
         if self.switched:
-            loss = (1 - self.blend) * cross_entropy + self.blend * self.precision(logits, target, index)
-        if self.training and torch.is_grad_enabled():
-            self._watch(logits.detach(), target)
+            loss = (1 - self.blend) * loss + self.blend * self.precision(logits, target, index)
+        if learning:
+            self._watch(latest, moments)
         return loss
 
     def end_epoch(self, metric: float | None = None) -> bool:
@@ -167,7 +178,7 @@ class PretrainedAveragePrecisionLoss(nn.Module):
             Whether the switch came just now.
         """
         if self.switched:
-            self._set_temperature()
+            self._set_temperature(self.moments)
             return False
         if self.switch is not None:
             return False
@@ -177,39 +188,56 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         state["best"] = max(state["best"], float(metric or 0.0))
         state["stalled"] = 0.0 if improved else state["stalled"] + 1
         if state["stalled"] >= self.patience:
-            self._turn()
+            self._turn(self.moments)
         return self.switched
 
-    def _turn(self) -> None:
+    def _turn(self, moments: Tensor) -> None:
         """Begin the blend."""
         self.switched = True
-        self._set_temperature()
+        self._set_temperature(moments)
 
-    def _watch(self, logits: Tensor, target: Tensor) -> None:
-        """Note the scale of the logits, and set the temperature after every n examples."""
-        positive, values = as_mask(target, "target", logits, "logits", signs=False), logits.to(self.moments)
+    def _moments_of(self, logits: Tensor, positive: Tensor) -> Tensor:
+        """Return the weight, sum and sum of squares of the logits of a batch, of each class."""
+        values = logits.to(self.moments)
         powers = torch.stack([torch.ones_like(values), values, values.square()], 1)
-        sums = torch.stack([(powers * side[:, None]).sum(0) for side in (~positive, positive)])
-        self.moments.mul_(_DECAY).add_(sums)
-        self._progress["steps"] += 1
-        self._progress["seen"] += len(values)
-        if self.switched and self._progress["seen"] >= self.precision.n:
-            self._set_temperature()
+        return torch.stack([(powers * side[:, None]).sum(0) for side in (~positive, positive)])
 
-    def _set_temperature(self) -> None:
+    def _watch(self, logits: Tensor, moments: Tensor) -> None:
+        """Note the scale of the logits, and set the temperature after every n examples."""
+        self.moments.mul_(_DECAY).add_(moments)
+        self._progress["steps"] += 1
+        if not self.switched:
+            return
+        self._progress["seen"] += len(self._of_all_ranks(logits))
+        if self._progress["seen"] >= self.precision.n:
+            self._set_temperature(self.moments)
+
+    def _of_all_ranks(self, rows: Tensor) -> Tensor:
+        """Return the rows of all ranks that take steps together."""
+        layout = self.precision.coupled.layout
+        return rows if layout.alone else distributed.gather(rows, group=layout.group)[0]
+
+    def _set_temperature(self, moments: Tensor) -> None:
         """Set the temperature to c times the deviation of the training logits, as far as they are known."""
         self._progress["seen"] = 0.0
-        moments = distributed.gather(self.moments[None])[0].sum(0)  # of all ranks
-        mass, total, square = moments.cpu().double().unbind(1)
-        if not bool((mass > 0).any()):
-            return
+        mass, total, square = self._of_all_ranks(moments[None]).sum(0).cpu().double().unbind(1)
         share = torch.tensor([self.precision.n - self.precision.n_pos, self.precision.n_pos], dtype=torch.float64)
         share = share * (mass > 0)
+        if not bool(share.any()):
+            return
         each = share / share.sum() / mass.clamp(min=1e-300)
         mean = float(each @ total)
-        variance = float(each @ square) - mean**2
-        deviation = math.sqrt(max(variance, 0.0))
-        self.precision.temperature = self.sharpness * max(deviation, _LEAST_DEVIATION)
+        deviation = math.sqrt(max(float(each @ square) - mean**2, 0.0))
+        if deviation > _LEAST_DEVIATION:
+            self.precision.temperature = self.sharpness * deviation
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Squares of logits do not fit into half precision, so the moments keep theirs.
+        moments, self.moments = self.moments, self.moments.float()
+        super()._apply(fn, recurse)
+        device = self.moments.device
+        self.moments = moments.to(device, torch.float32 if device.type == "mps" else moments.dtype)
+        return self
 
     def get_extra_state(self) -> Tensor:
         """Return the counters, as a tensor, so that every format of checkpoints can hold them."""
