@@ -16,10 +16,12 @@ from fcco._checks import whole_number
 from fcco.estimators._bipartite import cut_between
 from fcco.estimators._linear import store_parameters
 from fcco.estimators._precision import PrecisionRanker, calibrate
-from fcco.estimators._sharpen import Ranking, Sharpening, as_grid, logistic_start, push_start
+from fcco.estimators._sharpen import Ranking, Sharpening, as_grid, logistic_start, logistic_starts, push_start
 from fcco.estimators._validation import Array
 from fcco.functional._checks import check_number
 from fcco.functional._surrogates import check_temperature
+
+_INVERSE_PENALTIES = tuple(10.0 ** (k / 2) for k in range(-8, 5))
 
 
 class Setting(NamedTuple):
@@ -62,7 +64,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
 
     Parameters
     ----------
-    C : sequence of float, default=(1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
+    C : sequence of float, default=10^-4, 10^-3.5, ..., 10^2
         Inverse penalties of logistic regression as a start, on standardised features.
     alpha : sequence of float, default=(0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
         Weights of the penalty that draws the coefficients to the start.
@@ -130,7 +132,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
 
     def __init__(
         self,
-        C: Sequence[float] = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0),  # noqa: N803
+        C: Sequence[float] = _INVERSE_PENALTIES,  # noqa: N803
         alpha: Sequence[float] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
         temperature: Sequence[float] = (0.25, 0.0625),
         *,
@@ -164,9 +166,13 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
 
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
         folds = list(self._folds(x, positive, weight))
-        results = self._try_starts(folds)
+        starts = [self._starts(fold.ranking) for fold in folds]
+        results: Results = {}
+        for setting in starts[0]:
+            scores = [fold.average_precision(found[setting]) for fold, found in zip(folds, starts, strict=True)]
+            results[setting] = self._note(setting, scores)
         start = max(results, key=lambda setting: _mean(results[setting]))
-        results |= self._try_sharpening(folds, start)
+        results |= self._try_sharpening(folds, [found[start] for found in starts], start)
         chosen = self._choose(results, start)
         ranking = Ranking.of(x, positive, weight)
         z, self.loss_curve_ = self._fit_setting(ranking, chosen)
@@ -197,16 +203,12 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
             raise ValueError(f"cross-validation needs at least 2 rows of each class; y has {fewest} of one")
         return StratifiedKFold(min(int(self.cv), fewest), shuffle=True, random_state=self.random_state)
 
-    def _try_starts(self, folds: list[_Fold]) -> Results:
-        settings = [Setting(float(C)) for C in self.C] + ([Setting(None)] if self.push else [])
-        results: Results = {}
-        for setting in settings:
-            scores = [fold.average_precision(_start(fold.ranking, setting)) for fold in folds]
-            results[setting] = self._note(setting, scores)
-        return results
+    def _starts(self, ranking: Ranking) -> dict[Setting, Array]:
+        """Return the coefficients of all starts."""
+        found = {Setting(C): z for C, z in logistic_starts(ranking, [float(C) for C in self.C]).items()}
+        return found | ({Setting(None): push_start(ranking)} if self.push else {})
 
-    def _try_sharpening(self, folds: list[_Fold], start: Setting) -> Results:
-        starts = [_start(fold.ranking, start) for fold in folds]
+    def _try_sharpening(self, folds: list[_Fold], starts: list[Array], start: Setting) -> Results:
         results: Results = {}
         for alpha in self.alpha:
             paths = [self._path(fold.ranking, z, alpha) for fold, z in zip(folds, starts, strict=True)]

@@ -28,7 +28,7 @@ from fcco.functional._surrogates import resolve_surrogate
 
 _BLUNTEST = 0.25  # the temperature at which a path begins, in units of the deviation of the start's scores
 _PUSH_ALPHA = 1e-3  # penalty of the p-norm push as a start
-_NEWTON_FEATURES = 1000  # up to so many, Newton's method is faster than L-BFGS
+_NEWTON_FEATURES = 150  # up to so many, Newton's method is faster than L-BFGS
 
 
 class Standardised:
@@ -239,14 +239,22 @@ def best_stage(stages: Sequence[Stage]) -> Stage:
 
 def logistic_start(ranking: Ranking, C: float) -> Array:  # noqa: N803
     """Return the coefficients of scikit-learn's logistic regression on the standardised features."""
+    return logistic_starts(ranking, [C])[C]
+
+
+def logistic_starts(ranking: Ranking, grid: Sequence[float]) -> dict[float, Array]:
+    """Return the coefficients of logistic regression for each C; each fit begins where the one before ended."""
     newton = ranking.x.shape[1] <= _NEWTON_FEATURES
     solver, tol = ("newton-cholesky", 1e-8) if newton else ("lbfgs", 1e-4)
-    model = LogisticRegression(C=C, solver=solver, tol=tol, max_iter=1000)
+    model = LogisticRegression(solver=solver, tol=tol, max_iter=1000, warm_start=True)
+    found = {}
     with warnings.catch_warnings():
         for kind in (ConvergenceWarning, LinAlgWarning):
             warnings.simplefilter("ignore", kind)  # a start need not be a minimum
-        model.fit(ranking.x.data, ranking.positive, sample_weight=ranking.weight)
-    return model.coef_[0].astype(np.float64)
+        for C in sorted(grid):  # noqa: N806
+            model.set_params(C=C).fit(ranking.x.data, ranking.positive, sample_weight=ranking.weight)
+            found[C] = model.coef_[0].astype(np.float64)
+    return found
 
 
 def push_start(ranking: Ranking, p: float = 4.0) -> Array:
