@@ -23,7 +23,7 @@ from fcco.estimators import (
     NeighborhoodComponentsAnalysis,
     PNormPushClassifier,
 )
-from fcco.estimators._bipartite import _cut_between
+from fcco.estimators._bipartite import cut_between
 from fcco.estimators._columns import SortedRows
 from fcco.estimators._cox_objective import CoxObjective
 from fcco.estimators._validation import check_weights
@@ -108,10 +108,10 @@ def test_equal_weights_are_none(data):
 def test_the_threshold_goes_by_weight():
     """Half-way from the row with which the positives' weight is reached to that with which it is passed, if any."""
     scores, positive = np.array([5.0, 4.0, 3.0, 1.0]), np.array([True, False, True, False])
-    assert _cut_between(scores, positive, np.array([1.0, 1.0, 2.0, 1.0])) == 3.0
-    assert _cut_between(scores, positive, np.array([1.0, 2.0, 2.0, 1.0])) == 3.5
-    assert _cut_between(scores, positive, np.array([0.1, 0.2, 0.2, 0.1])) == 3.5
-    assert _cut_between(scores, positive, np.array([1.0, 1e-30, 2.0, 1e-30])) == 2.0
+    assert cut_between(scores, positive, np.array([1.0, 1.0, 2.0, 1.0])) == 3.0
+    assert cut_between(scores, positive, np.array([1.0, 2.0, 2.0, 1.0])) == 3.5
+    assert cut_between(scores, positive, np.array([0.1, 0.2, 0.2, 0.1])) == 3.5
+    assert cut_between(scores, positive, np.array([1.0, 1e-30, 2.0, 1e-30])) == 2.0
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])
@@ -206,8 +206,9 @@ def test_rows_of_weight_zero_are_not_there(data):
     ranker = PNormPushClassifier().fit(x, np.where(some, y, "other"), sample_weight=some)
     np.testing.assert_allclose(ranker.coef_, PNormPushClassifier().fit(x[some], y[some]).coef_, rtol=1e-6)
     assert list(ranker.classes_) == ["no", "yes"]
-    with pytest.raises(ValueError, match="y has one class: no"):
-        PNormPushClassifier().fit(x, y, sample_weight=y == "no")
+    for kind in (PNormPushClassifier, AveragePrecisionClassifier):
+        with pytest.raises(ValueError, match="y has one class: no"):
+            kind().fit(x, y, sample_weight=y == "no")
     with pytest.raises(ValueError, match="one class all of weight 0"):
         ranker.score(x, y, sample_weight=y == "no")
     x, y, _ = survival_data()
@@ -237,12 +238,10 @@ class Components(NeighborhoodComponentsAnalysis):
 
 REFUSING = [
     *(
-        (Push(method=method), rf"Push\.fit does not .* with method='{method}'; use method=\"exact\"")
+        (kind(method=method), rf"{kind.__name__}\.fit does not .* with method='{method}'; use method=\"exact\"")
+        for kind in (Push, Precision, Cox)
         for method in RULES
     ),
-    *((Cox(method=method), rf"Cox\.fit does not .* with method='{method}'; use method=\"exact\"") for method in RULES),
-    (Precision(), r"Precision\.fit does not support sample_weight$"),
-    (Precision(method="sox"), r"Precision\.fit does not support sample_weight$"),
     (Lists(), r"Lists\.fit does not support sample_weight$"),
     (Components(), r"Components\.fit does not support sample_weight$"),
 ]
@@ -261,12 +260,11 @@ def test_weights_are_refused_where_they_cannot_be_used(model, message, data):
         model.set_params(max_iter=2).fit(x, y, sample_weight=None)
 
 
-@pytest.mark.parametrize("model", [Push(), Cox()])
+@pytest.mark.parametrize("model", [Push(), Precision(), Cox()])
 def test_weights_are_shown_where_they_can_be_used(model):
     assert has_fit_parameter(model, "sample_weight")
     assert not has_fit_parameter(model.set_params(method="sox"), "sample_weight")
     assert list(inspect.signature(type(model).fit).parameters) == ["self", "X", "y", "sample_weight"]
-    assert list(inspect.signature(Precision.fit).parameters) == ["self", "X", "y"]
     assert list(inspect.signature(Lists.fit).parameters) == ["self", "X", "y", "qid"]
 
 
@@ -278,7 +276,10 @@ def test_the_score_of_lists_refuses_weights(data):
     assert ranker.score(x, y, sample_weight=None) == ranker.score(x, y)
 
 
-@pytest.mark.parametrize("ranker", [Push(), Push(method="sox", max_iter=2, tol=0), Precision()])
+BAGGED = [{}, {"method": "sox", "max_iter": 2, "tol": 0}]
+
+
+@pytest.mark.parametrize("ranker", [kind(**options) for kind in (Push, Precision) for options in BAGGED])
 def test_bagging_draws_rows_by_weight_or_by_index(ranker, data):
     x, y, _ = data
     bag = BaggingClassifier(ranker, n_estimators=3, random_state=0).fit(x, y)
