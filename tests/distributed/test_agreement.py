@@ -61,6 +61,12 @@ DIFFERENT = {
     "outer=Scaled(factor=2": lambda x: engine(Scaled((2.0, 3.0)[x], 0)),
     "p=4": lambda x: losses.PNormPushLoss(N, p=(4, 3)[x]),
     "temperature=0.1": lambda x: losses.ContrastiveLoss(N, temperature=(0.1, 0.2)[x]),
+    "temperature=0.25": lambda x: losses.AveragePrecisionLoss(N, n_pos=4, temperature=(0.25, 0.5)[x]),
+    "temperature=0.75": lambda x: losses.NDCGLoss(N, temperature=(0.75, 0.5)[x]),
+    "temperature=Falling(first=0.5)": lambda x: losses.AveragePrecisionLoss(
+        N, n_pos=4, temperature=Falling((0.5, 0.25)[x])
+    ),
+    "temperature=1": lambda x: losses.AveragePrecisionLoss(N, n_pos=4, temperature=(1.0, Falling(1.0))[x]),
     "own_term='exact'": lambda x: losses.CoxLoss(N, own_term=("exact", "sampled")[x]),
     "surrogate=Surrogate(name='hinge'": lambda x: losses.PartialAUCLoss(N, surrogate=("hinge", "sigmoid")[x]),
     "surrogate=Surrogate(name='squared_hinge'": lambda x: losses.PartialAUCLoss(N, margin=(1.0, 0.5)[x]),
@@ -83,6 +89,7 @@ def call(loss_fn, rows):
         losses.NCALoss: (x, LABELS[rows], rows),
         losses.CoxLoss: (x[:, 0], TIMES[rows], EVENTS[rows], rows),
         losses.BaselineCoxLoss: (x[:, 0], TIMES[rows], EVENTS[rows]),
+        losses.NDCGLoss: (x[:, 0], LABELS[rows], torch.zeros_like(rows), rows),
     }.get(type(loss_fn), (x[:, 0], LABELS[rows], rows))
     if isinstance(loss_fn, fcco.CoupledLoss) and loss_fn.rule.all_rows:
         arguments = (features()[:, 0].abs().requires_grad_(), rows)
@@ -99,15 +106,16 @@ def disagreements(rank):
 
 
 def changed_between_steps(rank):
-    """A rule, an option and an outer function that one rank changes after a step."""
+    """A rule, two options and an outer function that one rank changes after a step."""
     rows, said = torch.arange(N).tensor_split(2)[rank], []
     contrastive, coupled = losses.ContrastiveLoss(N), engine(Scaled(2.0, rank))
-    for change in (
-        lambda: setattr(contrastive.coupled, "rule", fcco.SOAP((0.7, 0.8)[rank])),
-        lambda: setattr(contrastive, "temperature", 0.1 + 0.1 * rank),
-        lambda: setattr(coupled.outer, "factor", 2.0 + rank),
+    precision = losses.AveragePrecisionLoss(N, n_pos=4)
+    for loss_fn, change in (
+        (contrastive, lambda: setattr(contrastive.coupled, "rule", fcco.SOAP((0.7, 0.8)[rank]))),
+        (contrastive, lambda: setattr(contrastive, "temperature", 0.1 + 0.1 * rank)),
+        (precision, lambda: setattr(precision, "temperature", 0.5 + 0.25 * rank)),
+        (coupled, lambda: setattr(coupled.outer, "factor", 2.0 + rank)),
     ):
-        loss_fn = coupled if len(said) == 2 else contrastive
         contrastive.coupled.rule = fcco.SOAP(0.7)
         call(loss_fn, rows)
         change()
@@ -260,12 +268,13 @@ def test_numbers_of_both_ranks_are_named(ranks):
 
 def test_what_changes_between_steps_is_noticed(ranks):
     for rank in ranks:
-        (rule, first), (temperature, second), (outer, third) = rank["changed"]
+        (rule, first), (temperature, second), (of_precision, third), (outer, fourth) = rank["changed"]
         assert rule.endswith("rank 0 has gamma=0.7, rank 1 has gamma=0.8")
         assert temperature.endswith("rank 0 has temperature=0.1, rank 1 has temperature=0.2")
+        assert of_precision.endswith("rank 0 has temperature=0.5, rank 1 has temperature=0.75")
         assert "factor=2" in outer
         assert "factor=3" in outer
-        assert (first, second, third) == (1, 2, 1)
+        assert (first, second, third, fourth) == (1, 2, 1, 1)
 
 
 def test_losses_made_apart_are_the_same(ranks):

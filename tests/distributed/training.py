@@ -10,9 +10,10 @@ import fcco
 from cases import CASES as ENGINE_CASES
 from cases import make_loss
 from fcco import distributed
-from losses.cases import CASES, DEFAULTS
+from losses.cases import AP, CASES, DEFAULTS, NDCG
 
 N, FEATURES = 13, 3
+SCHEDULED = [case.with_options(temperature=fcco.schedules.Cosine(final=0.2, steps=4)) for case in (AP, NDCG)]
 NO_MOAP = [case for case in DEFAULTS if case.loss in (fcco.losses.GroupDROLoss, fcco.losses.BaselineCoxLoss)]
 
 
@@ -108,7 +109,7 @@ def plans(world):
             runs[f"{case}-{dtype}"] = (train_loss, (case, None, dtype, steps), (False, True))
         for rule in (fcco.SOX(0.3), *([] if case in NO_MOAP else [fcco.MOAP(0.2)])):
             runs[f"{case}-{rule}"] = (train_loss, (case, rule, torch.float64, 10), (False, True))
-    for case in CASES if world == 2 else ():  # options change formulas, and not what is sent
+    for case in [*CASES, *SCHEDULED] if world == 2 else ():  # options change formulas, and not what is sent
         runs[f"{case}-{fcco.SOAP(0.5)}"] = (train_loss, (case, fcco.SOAP(0.5), torch.float64, 6), (False, True))
     for case in ENGINE_CASES:
         runs[f"{case}"] = (train_engine, (case, 8), (False,) if case[0].all_rows else (False, True))
