@@ -66,8 +66,13 @@ def lists(objective, kind, inner, lowest=0, **options):
 
 
 CASES = {
-    **{f"push-{surrogate}": push(surrogate) for surrogate in ("exp", "squared_hinge", "hinge", "logistic", "sigmoid", "ramp")},
-    **{f"precision-{surrogate}": precision(surrogate) for surrogate in ("squared_hinge", "logistic", "sigmoid", "ramp")},
+    **{
+        f"push-{surrogate}": push(surrogate)
+        for surrogate in ("exp", "squared_hinge", "hinge", "logistic", "sigmoid", "ramp")
+    },
+    **{
+        f"precision-{surrogate}": precision(surrogate) for surrogate in ("squared_hinge", "logistic", "sigmoid", "ramp")
+    },
     **{f"listnet-{inner}": lists("listnet", fcco.losses.ListNetLoss, inner) for inner in (2, 5, 100)},
     **{f"listmle-{inner}": lists("listmle", fcco.losses.ListMLELoss, inner) for inner in (2, 5, 100)},
     **{f"ndcg-{inner}": lists("ndcg", fcco.losses.NDCGLoss, inner) for inner in (2, 5, 100)},
