@@ -25,10 +25,10 @@ class Scale:
     """How much is run: the seeds, each a split of its own, those that choose the lr, the steps, and the grids."""
 
     seeds: int = 5
-    tuning: int = 2
-    steps: int = 2500
+    tuning: int = 1
+    steps: int = 2000
     sparse_steps: int = 1500
-    lrs: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+    lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
     cs: tuple[float, ...] = _linear.CS
     alphas: tuple[float, ...] = _linear_ours.ALPHAS
     leaves: tuple[int, ...] = _linear.LEAVES

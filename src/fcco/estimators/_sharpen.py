@@ -27,6 +27,7 @@ from fcco.functional import average_precision_loss
 from fcco.functional._surrogates import resolve_surrogate
 
 _BLUNTEST = 0.25  # the temperature at which a path begins, in units of the deviation of the start's scores
+_LARGEST = 1e150  # size of features whose squares do not overflow
 _PUSH_ALPHA = 1e-3  # penalty of the p-norm push as a start
 _NEWTON_FEATURES = 150  # up to so many, Newton's method is faster than L-BFGS
 
@@ -45,15 +46,14 @@ class Standardised:
     Raises
     ------
     ValueError
-        If the variance of a column is not finite.
+        If a value is so large that variances may overflow.
     """
 
     def __init__(self, x: Any, weight: Array | None = None) -> None:
         self.shape = x.shape
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, variance = column_moments(x, weight)
-        if not (known := np.isfinite(mean) & np.isfinite(variance)).all():
-            raise ValueError(f"the variance of feature {np.argmin(known)} must be finite; scale the features down")
+        if (largest := max(x.max(), -x.min())) > _LARGEST:
+            raise ValueError(f"features must be at most {_LARGEST:g} in size; got {largest:g}: scale them down")
+        mean, variance = column_moments(x, weight)
         self.unit = 1.0 / np.sqrt(np.where(variance > 0.0, variance, np.inf))
         if sparse.issparse(x):
             # Centring would fill the zeros, so the means are subtracted from the scores instead.
