@@ -51,7 +51,7 @@ class Standardised:
 
     def __init__(self, x: Any, weight: Array | None = None) -> None:
         self.shape = x.shape
-        if (largest := max(x.max(), -x.min())) > _LARGEST:
+        if (largest := max(float(x.max()), -float(x.min()))) > _LARGEST:
             raise ValueError(f"features must be at most {_LARGEST:g} in size; got {largest:g}: scale them down")
         mean, variance = column_moments(x, weight)
         self.unit = 1.0 / np.sqrt(np.where(variance > 0.0, variance, np.inf))
