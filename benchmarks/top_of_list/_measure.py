@@ -84,6 +84,7 @@ def measure(kind: Kind, tasks: Prepareds, scale: Scale, run: Measurer) -> list[R
         records, methods = complete(measure_linear(tasks, scale, run), scale), linear_methods(scale)
         starts = best_of(records, methods, ("usual", "start"), START)
         return records + best_of(records, methods, ("usual",), BEST[kind]) + starts
+    tasks = {task: at for task, at in tasks.items() if not at.sparse}  # a linear model is what one takes there
     records = complete(measure_networks(tasks, scale, run), scale)
     best = best_of(records, network_methods(), ("usual",), BEST[kind])
     return records + best + complete(measure_refitted(tasks, scale, run, best), scale)
@@ -121,10 +122,7 @@ def measure_networks(tasks: Prepareds, scale: Scale, run: Measurer) -> list[Reco
 
 def _run_cells(tasks: Prepareds, scale: Scale, run: Measurer, cells: Sequence[Cell]) -> dict[Cell, Result]:
     """Return the results of networks with a given lr and seed."""
-    jobs = [
-        make(method, task, tasks[task], seed, lr=lr, steps=steps_of(tasks[task], scale))
-        for task, method, lr, seed in cells
-    ]
+    jobs = [make(method, task, tasks[task], seed, lr=lr, steps=scale.steps) for task, method, lr, seed in cells]
     return {cell: result for cell, result in zip(cells, run(jobs), strict=True) if result}
 
 
@@ -139,11 +137,6 @@ def _best_lr(case: tuple[Task, Method], scale: Scale, known: dict[Cell, Result])
 
 def _at_end(result: Result) -> Result:
     return {**result, "setting": f"{result['setting']}, end of grid"}
-
-
-def steps_of(at: Prepared, scale: Scale) -> int:
-    """Return the number of steps; those on sparse data, which have many features, are fewer."""
-    return scale.sparse_steps if at.sparse else scale.steps
 
 
 def best_of(records: Iterable[Record], methods: Sequence[Method], roles: tuple[str, ...], name: str) -> list[Record]:
@@ -169,9 +162,6 @@ def measure_refitted(tasks: Prepareds, scale: Scale, run: Measurer, best: Sequen
         loss, _, setting = row.setting.partition(": ")
         lr = float(setting.removeprefix("lr=").split(",")[0])
         plan.append((by_name[row.task], row.seed, {"loss": loss, "lr": lr}))
-    jobs = [
-        make(refitting(), task, tasks[task], seed, steps=steps_of(tasks[task], scale), **how)
-        for task, seed, how in plan
-    ]
+    jobs = [make(refitting(), task, tasks[task], seed, steps=scale.steps, **how) for task, seed, how in plan]
     pairs = zip(plan, run(jobs), strict=True)
     return [record(task, refitting().name, "network", seed, result) for (task, seed, _), result in pairs if result]

@@ -27,7 +27,6 @@ class Scale:
     seeds: int = 5
     tuning: int = 1
     steps: int = 2000
-    sparse_steps: int = 1500
     lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
     cs: tuple[float, ...] = _linear.CS
     alphas: tuple[float, ...] = _linear_ours.ALPHAS
@@ -36,7 +35,7 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(2, 1, 100, 100, (1e-3, 1e-2), (0.01, 1.0, 100.0), (1e-3, 1e-1), (4,), (10, 20))
+QUICK = Scale(2, 1, 100, (1e-3, 1e-2), (0.01, 1.0, 100.0), (1e-3, 1e-1), (4,), (10, 20))
 
 
 @dataclass(frozen=True, eq=False)

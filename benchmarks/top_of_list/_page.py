@@ -31,10 +31,9 @@ ABOUT: dict[Kind, str] = {
         "is not linear and stands here for what a linear model misses."
     ),
     "network": (
-        "A network with hidden layers of 128 and 64 units is trained by Adam for {steps:,} steps ({sparse_steps:,} "
-        "on sparse data) in batches of 64, with a cosine lr. Of ten looks along a run, the one with the best "
-        "validation AP counts. Every method has the lr, of {lrs}, with the best mean validation AP over the first "
-        "{tuning} splits. *BCE* is cross entropy on random batches, *balanced BCE* on batches of which half are "
+        "A network with hidden layers of 128 and 64 units is trained by Adam for {steps:,} steps in batches of 64, "
+        "with a cosine lr. Of ten looks along a run, the one with the best validation AP counts. Every method has the "
+        "lr, of {lrs}, with the best validation AP on the first split. The sparse tasks are left out. *BCE* is cross entropy on random batches, *balanced BCE* on batches of which half are "
         "positive, and *focal loss* has gamma 2 and alpha .25, on random batches. *LibAUC* is its `APLoss` with its "
         "defaults after half a run of cross entropy, on balanced batches. *AP after cross entropy* is "
         "`PretrainedAveragePrecisionLoss` with a switch after half of the steps. *best usual loss* is the one of the "
@@ -100,9 +99,7 @@ def _about_ends(results: Results) -> list[str]:
 
 def _section(results: Results, tasks: Prepareds, kind: Kind, scale: Scale) -> list[str]:
     lrs = ", ".join(f"{lr:g}" for lr in scale.lrs)
-    text = ABOUT[kind].format(
-        narrow=150, lrs=lrs, **{k: getattr(scale, k) for k in ("steps", "sparse_steps", "tuning")}
-    )
+    text = ABOUT[kind].format(narrow=150, lrs=lrs, steps=scale.steps)
     parts = [f"## {TITLES[kind]}", text, f"![A dot plot of the table below](top_of_list_{kind}.svg)"]
     for measure, title in MEASURES.items():
         parts += [
