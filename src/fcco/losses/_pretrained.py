@@ -45,9 +45,9 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         :meth:`end_epoch` is told has not improved for ``patience`` epochs.
     patience : int, default 3
         See ``switch``.
-    blend : float, default 0.5
+    blend : float, default 0.2
         λ, in [0, 1]: how much average precision weighs after the switch.
-    sharpness : float, default 0.25
+    temperature : float, default 0.0625
         c: the temperature in units of the standard deviation of the training logits.
     surrogate : str or callable, default "ramp"
         See :class:`AveragePrecisionLoss`.
@@ -103,8 +103,8 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         switch: int | None = None,
         *,
         patience: int = 3,
-        blend: float = 0.5,
-        sharpness: float = 0.25,
+        blend: float = 0.2,
+        temperature: float = 0.0625,
         surrogate: SurrogateLike = "ramp",
         rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
         own_term: OwnTerm = "sampled",
@@ -116,8 +116,8 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         check_number(blend, "blend", at_least=0.0)
         if blend > 1.0:
             raise ValueError(f"blend must be in [0, 1]; got {blend!r}")
-        check_number(sharpness, "sharpness", above=0.0)
-        self.blend, self.sharpness = float(blend), float(sharpness)
+        check_number(temperature, "temperature", above=0.0)
+        self.blend, self.temperature = float(blend), float(temperature)
         self.switched = False
         self._progress = {"steps": 0.0, "seen": 0.0, "best": -math.inf, "stalled": 0.0}
         self.register_buffer("moments", torch.zeros(2, 3, dtype=torch.float64))
@@ -229,7 +229,7 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         mean = float(each @ total)
         deviation = math.sqrt(max(float(each @ square) - mean**2, 0.0))
         if deviation > _LEAST_DEVIATION:
-            self.precision.temperature = self.sharpness * deviation
+            self.precision.temperature = self.temperature * deviation
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Squares of logits do not fit into half precision, so the moments keep theirs.
