@@ -40,7 +40,7 @@ def both_ways(make, monkeypatch, steps, dtype=torch.float64, size=16):
 
 
 @pytest.mark.parametrize("surrogate", SURROGATES)
-@pytest.mark.parametrize("temperature", [1.0, 0.3, lambda step: 2.0 / (1 + step)], ids=["1", "0.3", "schedule"])
+@pytest.mark.parametrize("temperature", [1.0, lambda step: 2.0 / (3 + step)], ids=["1", "schedule"])
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("own_term", ["exact", "sampled"])
 def test_average_precision(surrogate, temperature, rule, own_term, monkeypatch):
