@@ -39,7 +39,8 @@ def smooth(t):
     return (1 + t.square()).log() + 0.5
 
 
-SURROGATES = ("squared_hinge", "hinge", "logistic", "exp", "sigmoid", smooth)
+SURROGATES = ("ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", smooth)
+TEMPERATURES = (0.1, 0.7, 5.0)
 # Losses make no estimates of all rows or at two weights; without its safeguard SOX may weigh an estimate by 1e38.
 RULES = [None] + [
     rule
@@ -95,13 +96,14 @@ class Plan:
     seed: int
     rule: object
     surrogate: object
+    temperature: object
     known: bool
     stretch: float
     calls: tuple[Call, ...]
 
     def options(self, function):
         """Those of the plan that the function takes."""
-        options = {"rule": self.rule, "surrogate": self.surrogate}
+        options = {"rule": self.rule, "surrogate": self.surrogate, "temperature": self.temperature}
         taken = inspect.signature(function).parameters
         return {name: value for name, value in options.items() if value is not None and name in taken}
 
@@ -132,6 +134,7 @@ plans = st.builds(
     seed=st.integers(0, 3),
     rule=st.sampled_from(RULES),
     surrogate=st.none() | st.sampled_from(SURROGATES),
+    temperature=st.none() | st.sampled_from(TEMPERATURES),
     known=st.booleans(),
     stretch=st.just(1.0) | st.sampled_from(SCALES),
     calls=st.lists(calls, min_size=1, max_size=3).map(tuple),
@@ -152,6 +155,17 @@ class TwoTowers(L.SoftmaxLoss):
 
     def forward(self, scores, second, items, index):
         return self.in_batch(at_least_float32(scores) @ at_least_float32(second).T, items, index)
+
+
+class Pretrained(L.PretrainedAveragePrecisionLoss):
+    """Cross entropy in the first call, and a blend with average precision from the second on."""
+
+    def __init__(self, n, n_pos, switch=None, rule=None, surrogate="ramp"):
+        super().__init__(n, n_pos, 1, surrogate=surrogate, **({} if rule is None else {"rule": rule}))
+
+    @property
+    def table(self):
+        return self.precision.table
 
 
 class Tasks(L.MAMLLoss):
@@ -184,6 +198,7 @@ SPECIAL = [
     *(modules.Case(Candidates, drawn, None, options={"own_term": own_term}) for own_term in ("exact", "sampled")),
     *(modules.Case(TwoTowers, items, None, options={"own_term": own_term}) for own_term in ("exact", "sampled")),
     modules.Case(Tasks, tasks, None),
+    modules.Case(Pretrained, modules.binary, None, (0,)),
 ]
 
 REFUSALS = (ValueError, TypeError, IndexError)
@@ -233,7 +248,7 @@ def is_finite(loss, gradients, dtype, *, overflow):
 
 
 def make_loss(case, plan, population):
-    if plan.known or not case.indexed or case.loss is L.AveragePrecisionLoss:
+    if plan.known or not case.indexed or case.loss in (L.AveragePrecisionLoss, Pretrained):
         return case.make(population)
     return case.loss(len(population[0][0]), **case.options)
 
