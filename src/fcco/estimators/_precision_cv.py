@@ -167,7 +167,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
         folds = list(self._folds(x, positive, weight))
         if not folds:
-            raise ValueError("cv must have at least one fold; an iterator is used up after one fit, so give it as a list")
+            raise ValueError("cv must have at least one fold; an iterator is used up after one fit: give a list")
         starts = [self._starts(fold.ranking) for fold in folds]
         results: Results = {}
         for setting in starts[0]:
