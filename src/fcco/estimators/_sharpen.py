@@ -176,6 +176,8 @@ class Sharpening:
             z = start + deviation * change
             yield Stage(temperature, z, ranking.average_precision(z))
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def _minimise(self, ranking: Ranking, x: _Change, change: Array, temperature: float) -> Array:
         progress = Progress(
             max_iter=self.max_iter,
@@ -257,6 +259,8 @@ def logistic_starts(ranking: Ranking, grid: Sequence[float]) -> dict[float, Arra
     return found
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def push_start(ranking: Ranking, p: float = 4.0) -> Array:
     """Return the coefficients of the p-norm push with ℓ = exp on the standardised features."""
     target, weight = torch.from_numpy(ranking.positive), torch.from_numpy(ranking.weight)
