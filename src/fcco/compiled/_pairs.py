@@ -113,7 +113,8 @@ def _compare(objective: Objective, h: Array, own: float, lo: int, hi: int, value
         for j in range(lo, hi):
             place = min(max(sign * (h[j] - own) * _SLOPE, -1.0), 1.0)
             rest = 1.0 - abs(place)
-            values[j - lo], slopes[j - lo] = 0.5 + 0.5 * place * (1.0 + rest), rest * _SLOPE
+            half = 0.5 * rest * rest  # never below 0, where a fractional power would be NaN
+            values[j - lo], slopes[j - lo] = half if place < 0.0 else 1.0 - half, rest * _SLOPE
     else:
         for j in range(lo, hi):
             t = sign * (h[j] - own)

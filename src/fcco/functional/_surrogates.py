@@ -23,6 +23,7 @@ _BOUNDED: dict[str, Callable[[Tensor], Tensor]] = {"ramp": ramp, "sigmoid": torc
 _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {"logistic": F.softplus, "exp": torch.exp, **_BOUNDED}
 _HINGES = {"squared_hinge": 2, "hinge": 1}
 _ALIASES = {"exponential": "exp"}
+_LEAST_TEMPERATURE = 1e-30
 SURROGATES = (*_PLAIN, *_HINGES, *_ALIASES)
 
 
@@ -159,8 +160,13 @@ def resolve_surrogate(surrogate: SurrogateLike, margin: float = 1.0) -> Surrogat
 
 
 def check_temperature(temperature: Any) -> float:
-    """Return a temperature as a float; raise if it is not a positive finite number."""
+    """Return a temperature as a float; raise if it is not a finite number of at least 1e-30.
+
+    Slopes are divided by it, and would overflow in float32 below.
+    """
     check_number(temperature, "temperature", above=0)
+    if temperature < _LEAST_TEMPERATURE:
+        raise ValueError(f"temperature must be at least {_LEAST_TEMPERATURE:g}; got {temperature!r}")
     return float(temperature)
 
 

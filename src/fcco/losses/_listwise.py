@@ -329,8 +329,6 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
         The surrogate ℓ: "ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", or an elementwise function.
     margin : float, default 1.0
         The margin of the hinges.
-    temperature : float or callable, default 1.0
-        The temperature τ in units of the scores, or a function of the number of steps taken so far.
     k : int or None, default None
         How many places at the top count, with a soft edge; all by default.
     sharpness : float, default 2.0
@@ -351,6 +349,8 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
           number.
         - "bounded": 2 minus the share of the query's relevant items that is in the batch, or all of them if it is the
           only one.
+    temperature : float or callable, default 1.0
+        The temperature τ in units of the scores, or a function of the number of steps taken so far.
 
     Raises
     ------
@@ -391,12 +391,12 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
         n: int,
         surrogate: SurrogateLike = "ramp",
         margin: float = 1.0,
-        temperature: Temperature = 1.0,
         k: int | None = None,
         sharpness: float = 2.0,
         lists: Lists | None = None,
         rule: Rule = SOAP(gamma=Power(0.25)),  # noqa: B008 (frozen)
         own_term: ListOwnTerm = "bounded",
+        temperature: Temperature = 1.0,
     ) -> None:
         check_count(k, "k")
         check_number(sharpness, "sharpness", above=0)

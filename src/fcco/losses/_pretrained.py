@@ -16,6 +16,7 @@ from fcco._rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_number
 from fcco.functional._inner import OwnTerm
 from fcco.functional._surrogates import SurrogateLike
+from fcco.functional._tensors import mean
 from fcco.losses._base import count_positives
 from fcco.losses._bipartite import AveragePrecisionLoss
 
@@ -155,12 +156,19 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         if learning and not self.switched:
             # Otherwise, a wrong index would not be noticed before the switch.
             check_one_each(as_rows(index, self.precision.n, logits.device).values, logits, "logits")
-            if self.switch is not None and self._progress["steps"] >= self.switch:
-                self._turn(self.moments if self._progress["steps"] else moments)
-        loss = F.binary_cross_entropy_with_logits(logits, positive.to(logits.dtype))
-        if self.switched:
-            loss = (1 - self.blend) * loss + self.blend * self.precision(logits, target, index)
+        steps, temperature = self._progress["steps"], self.precision.temperature
+        due = learning and not self.switched and self.switch is not None and steps >= self.switch
+        if due:
+            self._set_temperature(self.moments if steps else moments)
+        loss = mean(F.binary_cross_entropy_with_logits(logits, positive.to(logits.dtype), reduction="none"))
+        if self.switched or due:
+            try:
+                loss = (1 - self.blend) * loss + self.blend * self.precision(logits, target, index)
+            except Exception:
+                self.precision.temperature = temperature  # a batch that is refused changes nothing
+                raise
         if learning:
+            self.switched |= due
             self._watch(latest, moments)
         return loss
 
@@ -188,13 +196,9 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         state["best"] = max(state["best"], float(metric or 0.0))
         state["stalled"] = 0.0 if improved else state["stalled"] + 1
         if state["stalled"] >= self.patience:
-            self._turn(self.moments)
+            self.switched = True
+            self._set_temperature(self.moments)
         return self.switched
-
-    def _turn(self, moments: Tensor) -> None:
-        """Begin the blend."""
-        self.switched = True
-        self._set_temperature(moments)
 
     def _moments_of(self, logits: Tensor, positive: Tensor) -> Tensor:
         """Return the weight, sum and sum of squares of the logits of a batch, of each class."""
@@ -226,10 +230,9 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         if not bool(share.any()):
             return
         each = share / share.sum() / mass.clamp(min=1e-300)
-        mean = float(each @ total)
-        deviation = math.sqrt(max(float(each @ square) - mean**2, 0.0))
-        if deviation > _LEAST_DEVIATION:
-            self.precision.temperature = self.temperature * deviation
+        variance = float(each @ square - (each @ total).square())
+        if _LEAST_DEVIATION**2 < variance < math.inf:
+            self.precision.temperature = self.temperature * math.sqrt(variance)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Squares of logits do not fit into half precision, so the moments keep theirs.
