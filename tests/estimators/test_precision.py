@@ -600,6 +600,15 @@ def test_weights_of_an_extreme_scale_do_not_warn(weight, data):
     assert np.isfinite(ranker.coef_).all()
 
 
+@pytest.mark.parametrize("start", ["logistic", "push"])
+def test_fits_where_gradients_are_off(start, data):
+    expected = AveragePrecisionClassifier(start=start, max_iter=2).fit(*data).coef_
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = AveragePrecisionClassifier(start=start, max_iter=2).fit(*data).coef_
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_prints_what_it_does(data, capsys):
     AveragePrecisionClassifier(max_iter=2, verbose=1).fit(*data)
     printed = capsys.readouterr().out
