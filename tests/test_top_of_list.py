@@ -1,6 +1,7 @@
 """The benchmark of average precision: its parts by hand-made numbers, then the whole in a short form."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +16,13 @@ from top_of_list.__main__ import run
 from top_of_list._batches import balanced_batches, random_batches
 from top_of_list._compare import Results, differences
 from top_of_list._measure import Measurer, Record, best_of, measure
-from top_of_list._methods import BEST, KINDS, Scale, linear_methods
+from top_of_list._methods import BEST, KINDS, REFITTED, Scale, linear_methods
 from top_of_list._metrics import precision_at_positives
 from top_of_list._prepared import prepare, split
 from top_of_list._sparse import one_hot
 from top_of_list._tasks import TASKS, Task, available
 
-TINY = Scale(2, 1, 20, 20, (1e-3, 1e-2), (0.01, 1.0), (1e-2,), (4,), (5,))
+TINY = Scale(1, 1, 20, (1e-3, 1e-2), (0.01, 1.0), (1e-2,), (4,), (5,))
 CANCER = next(task for task in TASKS if task.name == "breast cancer")
 
 
@@ -128,6 +129,16 @@ def test_the_short_form_runs_and_continues_from_its_file(tmp_path, monkeypatch):
     lines = (tmp_path / "cache.jsonl").read_text().count("\n")
     assert run([CANCER], list(KINDS), TINY, tmp_path, tmp_path / "docs", workers=0) == page
     assert (tmp_path / "cache.jsonl").read_text().count("\n") == lines
+
+
+def test_networks_have_the_lr_that_the_first_split_chose_on_all_splits(tmp_path):
+    records = measure("network", {CANCER: prepare(CANCER, tmp_path)}, replace(TINY, seeds=2), Measurer(None, 1))
+    settings = {(row.seed, row.setting) for row in records if row.method == "BCE"}
+    assert {seed for seed, _ in settings} == {0, 1}
+    assert len({setting for _, setting in settings}) == 1
+    usual, refitted = ({r.seed: r for r in records if r.method == name} for name in (BEST["network"], REFITTED))
+    assert usual.keys() == refitted.keys() == {0, 1}
+    assert all(refitted[seed].valid_ap >= usual[seed].valid_ap - 1e-6 for seed in usual)
 
 
 def test_what_is_not_finished_is_left_out(tmp_path):

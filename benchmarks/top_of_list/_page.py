@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.tables import Row, as_markdown
 from top_of_list._compare import MEASURES, Results, differences
+from top_of_list._linear import NARROW
 from top_of_list._measure import Prepareds
 from top_of_list._methods import BEST, DERIVED, KINDS, Kind, Scale, methods_of
 from top_of_list._prepared import Prepared
@@ -25,10 +26,10 @@ Who wants a high average precision: what should they do, and when does optimisin
 ABOUT: dict[Kind, str] = {
     "linear": (
         "Every method has the training and validation parts (80% of the rows) and chooses its settings by five-fold "
-        "cross-validation of AP. *Logistic regression* is scikit-learn's, with C from 1e-6 to 1e4 (to 1e2 on data with "
-        "more than {narrow} features or sparse data), and in a second form with balanced class weights. *p-norm push* "
-        "is `PNormPushClassifier` with alpha from a grid. `AveragePrecisionClassifierCV` has its defaults. *LightGBM* "
-        "is not linear and stands here for what a linear model misses."
+        "cross-validation of AP. *Logistic regression* is scikit-learn's, with C from 1e-6 to 1e4 (to 1e2 on data "
+        "with more than {narrow} features or sparse data), and in a second form with balanced class weights. *p-norm "
+        "push* is `PNormPushClassifier` with alpha of {alphas}. `AveragePrecisionClassifierCV` has its defaults. "
+        "*LightGBM* is not linear and stands here for what a linear model misses."
     ),
     "network": (
         "A network with hidden layers of 128 and 64 units is trained by Adam for {steps:,} steps in batches of 64, "
@@ -80,11 +81,12 @@ def _notes(results: Results, tasks: Prepareds) -> list[str]:
     unable, missing = [], []
     for kind in KINDS:
         for method in methods_of(kind):
-            count = sum(not results.values(kind, task.name, method.name) for task in tasks)
+            meant = [task.name for task, at in tasks.items() if kind == "linear" or not at.sparse]
+            count = sum(not results.values(kind, name, method.name) for name in meant)
             if count and not method.available:
                 unable.append(f"{method.name} (needs `{method.needs}`)")
             elif count:
-                missing.append(f"{method.name} ({count} of {len(tasks)} tasks)")
+                missing.append(f"{method.name} ({count} of {len(meant)} tasks)")
     notes += [f"Left out: {', '.join(unable)}."] if unable else []
     notes += [f"Not measured yet: {', '.join(missing)}."] if missing else []
     return notes + _about_ends(results)
@@ -99,8 +101,8 @@ def _about_ends(results: Results) -> list[str]:
 
 
 def _section(results: Results, tasks: Prepareds, kind: Kind, scale: Scale) -> list[str]:
-    lrs = ", ".join(f"{lr:g}" for lr in scale.lrs)
-    text = ABOUT[kind].format(narrow=150, lrs=lrs, steps=scale.steps)
+    lrs, alphas = (", ".join(f"{value:g}" for value in grid) for grid in (scale.lrs, scale.alphas))
+    text = ABOUT[kind].format(narrow=NARROW, lrs=lrs, alphas=alphas, steps=scale.steps)
     parts = [f"## {TITLES[kind]}", text, f"![A dot plot of the table below](top_of_list_{kind}.svg)"]
     for measure, title in MEASURES.items():
         parts += [
