@@ -72,6 +72,12 @@ def column_moments(x: Any, weight: Array | None = None) -> tuple[Array, Array]:
     return mean, np.where(varies & (np.sqrt(variance) > _CONSTANT * np.abs(mean)), variance, 0.0)
 
 
+def share_of_nonzeros(x: Any, weight: Array | None = None) -> Array:
+    """Return the share of the rows in which each column is not 0, of shape (d,); the rows weigh alike by default."""
+    share = np.full(x.shape[0], 1.0 / x.shape[0]) if weight is None else weight / weight.sum()
+    return share @ (x != 0)
+
+
 class Centred:
     """X less its column means, as a linear map in float64: scores, and gradients from those in the scores.
 

@@ -114,10 +114,11 @@ class AveragePrecisionClassifier(PrecisionRanker):
     are therefore never ranked worse than by the start.
 
     Temperatures and the penalty are in units in which every feature and the scores of the start have a standard
-    deviation of 1. The penalty draws the coefficients to the start, so a large alpha leaves the start as it is. On few
-    or noisy data the start often ranks new data best. :class:`AveragePrecisionClassifierCV` therefore chooses C, alpha
-    and the temperature by cross-validation, and remains at the start where nothing else is better. Use it unless you
-    know these values.
+    deviation of 1. A feature that is mostly 0 is measured by the root mean square of its other values instead. The
+    penalty draws the coefficients to the start, so a large alpha leaves the start as it is. On few or noisy data the
+    start often ranks new data best. :class:`AveragePrecisionClassifierCV` therefore chooses C, alpha and the
+    temperature by cross-validation, and remains at the start where nothing else is better. Use it unless you know these
+    values.
 
     Only the order of scores is learnt. ``decision_function`` is X w + ``intercept_``, as in scikit-learn, where the
     intercept is the threshold of ``predict``. It is set after training, so that as many training rows are predicted

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
-from fcco.estimators._columns import column_moments
+from fcco.estimators._columns import column_moments, share_of_nonzeros
 from fcco.estimators._exact import minimise_exact
 from fcco.estimators._progress import Progress
 from fcco.estimators._push import log_push
@@ -33,9 +33,12 @@ _NEWTON_FEATURES = 150  # up to so many, Newton's method is faster than L-BFGS
 
 
 class Standardised:
-    """X with column means 0 and deviations 1, as a linear map in float64; constant columns are 0.
+    """X with every column centred and in a unit of its own, as a linear map in float64; constant columns are 0.
 
-    Coefficients in these units, z, do not depend on the scale of the features, and neither does a penalty on them.
+    The unit of a column is its standard deviation. That of a column with more zeros than other values is the root mean
+    square of the other values: the deviation of an indicator that is rarely 1 is so small that a penalty would hardly
+    reach its coefficient. Coefficients in these units, z, do not depend on the scale of the features, and neither does
+    a penalty on them.
 
     Parameters
     ----------
@@ -54,7 +57,9 @@ class Standardised:
         if (largest := max(float(x.max()), -float(x.min()))) > _LARGEST:
             raise ValueError(f"features must be at most {_LARGEST:g} in size; got {largest:g}: scale them down")
         mean, variance = column_moments(x, weight)
-        self.unit = 1.0 / np.sqrt(np.where(variance > 0.0, variance, np.inf))
+        filled = share_of_nonzeros(x, weight)
+        square = np.where(filled < 0.5, (mean**2 + variance) / np.maximum(filled, 1e-300), variance)
+        self.unit = 1.0 / np.sqrt(np.where(variance > 0.0, square, np.inf))
         if sparse.issparse(x):
             # Centring would fill the zeros, so the means are subtracted from the scores instead.
             self.data, self._mean = x.astype(np.float64) @ sparse.diags_array(self.unit), mean * self.unit
