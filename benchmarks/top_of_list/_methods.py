@@ -96,8 +96,7 @@ def network_methods() -> list[Method]:
     return [
         *usual,
         Method("LibAUC", "network", "other", _network_libauc.libauc, needs="libauc"),
-        Method("AP after cross entropy", "network", "ours", ours, {"balanced": False}, needs),
-        Method("AP after cross entropy, balanced", "network", "ours", ours, {"balanced": True}, needs),
+        Method("AP after balanced BCE", "network", "ours", ours, {"balanced": True}, needs),
     ]
 
 
