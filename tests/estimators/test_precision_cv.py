@@ -17,6 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fcco.estimators import AveragePrecisionClassifier, AveragePrecisionClassifierCV
+from fcco.estimators._bipartite import cut_between
+from fcco.estimators._precision import calibrate
 from fcco.estimators._precision_cv import Setting
 from fcco.estimators._sharpen import Ranking, Sharpening, logistic_start, push_start
 
@@ -127,6 +129,15 @@ class TestChoice:
         assert [model.C_, model.alpha_, model.temperature_] == expected
         assert model.best_score_ == pytest.approx(chosen.mean_test_score)
 
+    @pytest.mark.parametrize(("standard_errors", "leaves"), [(3.4, True), (3.5, False)])
+    def test_the_standard_error_is_of_the_mean_difference(self, standard_errors, leaves):
+        """Gains of 1, 2 and 3 have a mean of 2, a deviation of 1 and a standard error of 1 / sqrt(3)."""
+        start, other = Setting(1.0), Setting(1.0, 3.0, 0.25)
+        chosen = quick(standard_errors=standard_errors)._choose(
+            {start: [9.0, 5.0, 1.0], other: [10.0, 7.0, 4.0]}, start
+        )
+        assert chosen == (other if leaves else start)
+
     def test_leaves_the_start_where_that_pays(self, fitted):
         assert fitted.alpha_ in (0.1, 3.0)
         assert fitted.temperature_ in (0.25, 0.0625)
@@ -163,6 +174,16 @@ class TestLastFit:
         np.testing.assert_allclose(fitted.coef_[0], ranking.x.coefficients(last.z), rtol=1e-9)
         assert fitted.loss_curve_ == pytest.approx(path.curve)
         assert fitted.n_iter_ == len(path.curve)
+
+    def test_goes_through_the_temperatures_above(self, data):
+        ranking = Ranking.of(*data)
+        start = logistic_start(ranking, 1.0)
+        z, curve = quick()._fit_setting(ranking, Setting(1.0, 0.1, 0.0625))
+        path = Sharpening([0.25, 0.0625], 0.1, max_iter=5)
+        *_, last = path.path(ranking, start)
+        np.testing.assert_array_equal(z, last.z)
+        assert curve == path.curve
+        np.testing.assert_array_equal(quick()._fit_setting(ranking, Setting(1.0))[0], start)
 
     def test_is_that_of_the_classifier_with_these_settings(self, data):
         x, y = data
@@ -280,6 +301,23 @@ class TestProbabilities:
         model = quick(C=[10.0], standard_errors=1e9, push=False).fit(x, y)
         assert model.score(x, y) > 0.8
         assert np.ptp(model.predict_proba(x)[:, 1]) < 0.5
+
+    def test_scores_of_folds_are_above_the_thresholds_of_folds(self, data):
+        """The place of the features shifts the scores of each fold by another amount, which must not matter."""
+        x, y = data[0] + 50.0, data[1]
+        folds = list(StratifiedKFold(3).split(x, y))
+        model = quick(C=[1.0], cv=folds, push=False, standard_errors=1e9).fit(x, y)
+        scores, labels = [], []
+        for learn, rest in folds:
+            scaler = StandardScaler().fit(x[learn])
+            logistic = LogisticRegression(tol=1e-8).fit(scaler.transform(x[learn]), y[learn])
+            known = logistic.decision_function(scaler.transform(x[learn]))
+            cut = cut_between(known, y[learn], np.ones(len(learn)))
+            scores.append(logistic.decision_function(scaler.transform(x[rest])) - cut)
+            labels.append(y[rest])
+        expected = calibrate(np.concatenate(scores), np.concatenate(labels), np.ones(len(y)))
+        found = model.predict_proba(x)
+        np.testing.assert_allclose(found, expected.predict_proba(model.decision_function(x)[:, np.newaxis]), atol=1e-4)
 
     def test_need_a_fit(self, data):
         with pytest.raises(NotFittedError):

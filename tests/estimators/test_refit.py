@@ -171,6 +171,15 @@ class TestNeverWorse:
         assert found.changed == (not same(kept, state(head)))
         assert found.changed == (found.valid[1] > found.valid[0])
 
+    @pytest.mark.parametrize(("alpha", "changed"), [(30.0, False), (3.0, True)])
+    def test_a_gain_on_validation_rows_alone_is_left(self, alpha, changed):
+        """With these data and alpha = 30, both temperatures rank the training rows worse, and the others better."""
+        train, valid = far_negatives(120, seed=8), far_negatives(120, seed=108)
+        head = trained_head(*train)
+        found = refit_head(head, *train, valid=valid, alpha=[alpha], max_iter=8, standard_errors=0.0)
+        assert found.changed == changed
+        assert found.train[1] >= found.train[0]
+
     def test_a_head_that_is_left_stays_bit_by_bit(self, train, valid):
         head = trained_head(*train)
         before, kept = head.weight, state(head)
