@@ -27,6 +27,7 @@ from fcco.estimators._sharpen import (
     Ranking,
     Sharpening,
     Stage,
+    Standardised,
     best_stage,
     falling_temperatures,
     logistic_start,
@@ -286,6 +287,33 @@ def test_stochastic_methods_descend_from_the_start(method, data):
 
 
 class TestUnits:
+    @pytest.mark.parametrize("kind", [np.asarray, *SPARSE])
+    def test_of_a_column(self, kind):
+        """Its deviation; if it is mostly 0, the root mean square of the other values; nothing if it is constant."""
+        x = np.array([[1.0, 0.0, 0.0, 7.0], [2.0, 0.0, 3.0, 7.0], [3.0, 0.0, -4.0, 7.0], [6.0, 5.0, 0.0, 7.0]])
+        weight = np.array([1.0, 2.0, 1.0, 1.0])
+        found, weighted = Standardised(kind(x)), Standardised(kind(x), weight)
+        np.testing.assert_allclose(found.unit, [1 / x[:, 0].std(), 1 / 5.0, 1 / x[:, 2].std(), 0.0])
+        repeated = x.repeat(weight.astype(int), axis=0)
+        np.testing.assert_allclose(weighted.unit, [1 / repeated[:, 0].std(), 1 / 5.0, 1 / repeated[:, 2].std(), 0.0])
+        z = np.array([1.0, -2.0, 3.0, 4.0])
+        w = found.coefficients(z)
+        np.testing.assert_allclose(found.scores(z), (x - x.mean(0)) @ w, atol=1e-12)
+        np.testing.assert_allclose(found.scores(z) + found.offset(z), x @ w)
+        np.testing.assert_allclose(found.standard(w), [1.0, -2.0, 3.0, 0.0])
+        by_score = np.array([1.0, 2.0, -1.0, 0.5])
+        np.testing.assert_allclose(found.gradient(by_score), ((x - x.mean(0)) * found.unit).T @ by_score, atol=1e-12)
+
+    @pytest.mark.parametrize("n", [12, 14, 60])
+    def test_rounding_does_not_decide_whether_half_is_mostly(self, n):
+        """Half of the values are 0, in any order, form and weight: the unit is the deviation, which is 1/2."""
+        rng = np.random.default_rng(n)
+        x = np.stack([rng.permutation(n) % 2 for _ in range(20)], 1) * 1.0
+        for kind in (np.asarray, *SPARSE):
+            np.testing.assert_allclose(Standardised(kind(x)).unit, 2.0)
+        for weight in (0.1, 3.0, 1e-9):
+            np.testing.assert_allclose(Standardised(x, np.full(n, weight)).unit, 2.0)
+
     @pytest.mark.parametrize("method", ["exact", "sox"])
     @pytest.mark.parametrize("start", ["logistic", "push"])
     def test_scale_and_place_of_features_do_not_matter(self, start, method, data):

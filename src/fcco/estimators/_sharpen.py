@@ -58,7 +58,8 @@ class Standardised:
             raise ValueError(f"features must be at most {_LARGEST:g} in size; got {largest:g}: scale them down")
         mean, variance = column_moments(x, weight)
         filled = share_of_nonzeros(x, weight)
-        square = np.where(filled < 0.5, (mean**2 + variance) / np.maximum(filled, 1e-300), variance)
+        rare = filled < 0.5 - 1e-9  # rounding must not decide where half of the values are 0
+        square = np.where(rare, (mean**2 + variance) / np.maximum(filled, 1e-300), variance)
         self.unit = 1.0 / np.sqrt(np.where(variance > 0.0, square, np.inf))
         if sparse.issparse(x):
             # Centring would fill the zeros, so the means are subtracted from the scores instead.
