@@ -27,7 +27,7 @@ class Scale:
     seeds: int = 5
     tuning: int = 1
     steps: int = 2000
-    lrs: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+    lrs: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     cs: tuple[float, ...] = _linear.CS
     alphas: tuple[float, ...] = _linear_ours.ALPHAS
     leaves: tuple[int, ...] = _linear.LEAVES

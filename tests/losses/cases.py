@@ -72,7 +72,9 @@ class Case:
     indexed: bool = True
 
     def __str__(self):
-        return "-".join([self.loss.__name__, *(f"{key}={value}" for key, value in self.options.items())])
+        # A function has its address in its text, which differs from process to process.
+        named = {key: getattr(value, "__name__", value) for key, value in self.options.items()}
+        return "-".join([self.loss.__name__, *(f"{key}={value}" for key, value in named.items())])
 
     def population(self, n=13, seed=0, dtype=torch.float64, scale=1.0):
         """(differentiable tensors, others), all of n rows."""

@@ -70,10 +70,14 @@ class TestPrecision:
         loss_fn.eval()(*arguments, *([rows] if case.indexed else []))
 
 
+def falling(step):
+    return 0.5 / (1 + step)
+
+
 COMPILED = [
     *DEFAULTS,
     AP.with_options(temperature=0.3),
-    AP.with_options(temperature=lambda step: 0.5 / (1 + step)),
+    AP.with_options(temperature=falling),
     AP.with_options(surrogate="squared_hinge", own_term="exact"),
     NDCG.with_options(surrogate="exp", k=2),
     NDCG.with_options(temperature=0.3),
