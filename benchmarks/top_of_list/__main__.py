@@ -30,6 +30,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="short runs on data of scikit-learn, to see that it works")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--finished", action="store_true", help="run nothing: the page of what is in the cache")
+    parser.add_argument(
+        "--earlier", action="store_true", help="as --finished, and with results that earlier code made too"
+    )
     parser.add_argument("--folder", type=Path, help="of the page; docs by default")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -41,12 +44,21 @@ def main() -> None:
     scale, build = (QUICK, BUILD / "quick") if given.quick else (FULL, BUILD)
     tasks = [task for task in available() if task.name in chosen]
     kinds = [given.only] if given.only else list(KINDS)
-    workers = 0 if given.finished else given.workers
-    page = run(tasks, kinds, scale, build, given.folder or (build if given.quick else Path("docs")), workers=workers)
-    print(page)
+    workers = 0 if given.finished or given.earlier else given.workers
+    folder = given.folder or (build if given.quick else Path("docs"))
+    print(run(tasks, kinds, scale, build, folder, workers=workers, earlier=given.earlier))
 
 
-def run(tasks: list[Task], kinds: list[Kind], scale: Scale, build: Path, folder: Path, *, workers: int) -> str:
+def run(
+    tasks: list[Task],
+    kinds: list[Kind],
+    scale: Scale,
+    build: Path,
+    folder: Path,
+    *,
+    workers: int,
+    earlier: bool = False,
+) -> str:
     """Measure some kinds of models, look up the other ones, and write the page, the table and the figures."""
     prepared: Prepareds = {}
     for task in tasks:
@@ -55,7 +67,7 @@ def run(tasks: list[Task], kinds: list[Kind], scale: Scale, build: Path, folder:
     records = []
     for kind in KINDS:
         log.info("%s models", kind)
-        runner = Measurer(build / "cache.jsonl", workers if kind in kinds else 0, sys.stderr)
+        runner = Measurer(build / "cache.jsonl", workers if kind in kinds else 0, sys.stderr, earlier=earlier)
         records += measure(kind, prepared, scale, runner)
     folder.mkdir(parents=True, exist_ok=True)
     results = Results(records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TextIO
 
 from fcco_reproduce import Job, run_jobs
 from fcco_reproduce._cache import Cache
-from harness.cache import make_job
+from harness.cache import by_settings, make_job
 from top_of_list._methods import BEST, START, Kind, Method, Scale, linear_methods, network_methods, refitting
 from top_of_list._metrics import Result
 from top_of_list._prepared import Prepared
@@ -48,10 +49,15 @@ class Measurer:
         The number of processes; 0 runs nothing and only looks results up.
     progress : TextIO or None
         Where to show progress.
+    earlier : bool
+        Whether results that an earlier version of the code made are taken too.
     """
 
-    def __init__(self, cache: Path | None, workers: int, progress: TextIO | None = None) -> None:
+    def __init__(
+        self, cache: Path | None, workers: int, progress: TextIO | None = None, *, earlier: bool = False
+    ) -> None:
         self.cache, self.workers, self.progress = cache, workers, progress
+        self._earlier = _by_job(cache) if earlier and cache is not None else {}
 
     def __call__(self, jobs: Sequence[tuple[Method, Job]]) -> list[Result | None]:
         """Return the results of jobs; None where a result is not in the file and the job cannot run here."""
@@ -62,7 +68,13 @@ class Measurer:
         else:
             done = {}
         known = done if self.cache is None else {**Cache(self.cache).results, **done}
-        return [known.get(job.key) for _, job in jobs]
+        return [known.get(job.key) or self._earlier.get((job.name, by_settings(job.settings))) for _, job in jobs]
+
+
+def _by_job(cache: Path) -> dict[tuple[str, str], Result]:
+    """Return the results of a file by function and settings, whatever code made them; the last one counts."""
+    entries = [json.loads(line) for line in cache.read_text(encoding="utf-8").splitlines()]
+    return {(entry["job"], by_settings(entry["settings"])): entry["result"] for entry in entries}
 
 
 def make(method: Method, task: Task, at: Prepared, seed: int, **more: Any) -> tuple[Method, Job]:
