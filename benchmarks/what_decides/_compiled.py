@@ -79,8 +79,8 @@ def average_precision(data: Data, order: Array, own_exact: bool) -> Problem:
     (first, second), n, positives = by_class(data, order), len(data.x), int(data.flag.sum())
     here, apart = first.shape[1], int(own_exact)
     weight = (positives - apart) / (here - apart)
-    options = {"own_shift": own_shift(weight, own_exact)}
-    objective = Objective(SURROGATES["squared_hinge"], 1.0, 1.0, OUTERS["share"], **options)
+    own = own_shift(weight, own_exact) + 0.5  # the own term is 1, and the ramp is 1/2 at 0
+    objective = Objective(SURROGATES["ramp"], 0.0, 1.0, OUTERS["share"], own_shift=own)
     share = np.array([weight * here, n - positives]) / n
     sampler = ClassSampler(PRECISION, here, second.shape[1], np.ones(n), np.zeros(n), share)
     return Problem(objective, sampler, first, second, dim=2)

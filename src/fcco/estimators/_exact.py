@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+import torch
 from scipy.optimize import OptimizeResult, minimize
+from torch import Tensor
 
 from fcco.estimators._columns import Array
 from fcco.estimators._progress import Progress
@@ -29,6 +31,14 @@ class Features(Protocol):
 
 _ROUNDING = 1e-9  # share of the objective below which an improvement is not looked for
 _LEAST_SQUARE = 1e-290  # of |w|: below it the penalty's gradient cannot be told from that of 0
+
+
+def value_and_slopes(objective: Callable[[Tensor], Tensor], scores: Array) -> tuple[float, Array]:
+    """Return an objective of the scores, and its gradient in them."""
+    leaf = torch.from_numpy(scores).requires_grad_()
+    value = objective(leaf)
+    (gradient,) = torch.autograd.grad(value, leaf)
+    return value.item(), gradient.numpy()
 
 
 def _penalise(value: float, gradient: Array, w: Array, alpha: float, log: bool) -> tuple[float, Array]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fcco.compiled import RULES, TableUpdate, compiling, new_update
 from fcco.estimators._columns import Centred, column_moments
 from fcco.estimators._descent import Descent, StepPlan, Steps
-from fcco.estimators._exact import minimise_exact
+from fcco.estimators._exact import minimise_exact, value_and_slopes
 from fcco.estimators._progress import LossCurveMixin, Progress
 from fcco.estimators._validation import Array, check_parameters, refuse_other_features, refuse_sparse
 
@@ -61,10 +61,7 @@ class Task:
 
     def slopes(self, scores: Array) -> tuple[float, Array]:
         """The objective (its logarithm) of all scores, and its gradient in them."""
-        leaf = torch.from_numpy(scores).requires_grad_()
-        value = self.objective(leaf)
-        (gradient,) = torch.autograd.grad(value, leaf)
-        return value.item(), gradient.numpy()
+        return value_and_slopes(self.objective, scores)
 
 
 _SHARED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,10 +16,9 @@ from scipy.linalg import LinAlgWarning
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
-from torch import Tensor
 
 from fcco.estimators._columns import column_moments, share_of_nonzeros
-from fcco.estimators._exact import minimise_exact
+from fcco.estimators._exact import minimise_exact, value_and_slopes
 from fcco.estimators._progress import Progress
 from fcco.estimators._push import log_push
 from fcco.estimators._validation import Array
@@ -201,18 +200,10 @@ class Sharpening:
             margin=self.margin,
             temperature=temperature,
         )
-        slopes = partial(_value_and_slopes, objective)
+        slopes = partial(value_and_slopes, objective)
         change = minimise_exact(x, slopes, change, np.ones(len(change)), self.alpha, progress)
         self.curve.extend(progress.curve)
         return change
-
-
-def _value_and_slopes(objective: Callable[[Tensor], Tensor], scores: Array) -> tuple[float, Array]:
-    """Return an objective of the scores, and its gradient in them."""
-    leaf = torch.from_numpy(scores).requires_grad_()
-    value = objective(leaf)
-    (gradient,) = torch.autograd.grad(value, leaf)
-    return value.item(), gradient.numpy()
 
 
 def falling_temperatures(last: float) -> list[float]:
@@ -273,5 +264,5 @@ def push_start(ranking: Ranking, p: float = 4.0) -> Array:
     objective = partial(log_push, positive=target, p=p, ell=resolve_surrogate("exp"), weight=weight)
     progress = Progress(max_iter=200, tol=1e-5, n_iter_no_change=5, verbose=False, name="push", warns=False)
     zero, ones = np.zeros(ranking.x.shape[1]), np.ones(ranking.x.shape[1])
-    slopes = partial(_value_and_slopes, objective)
+    slopes = partial(value_and_slopes, objective)
     return minimise_exact(ranking.x, slopes, zero, ones, _PUSH_ALPHA, progress, log=True)
