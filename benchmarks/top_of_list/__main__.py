@@ -75,7 +75,7 @@ def run(
     for kind in KINDS:
         draw(results, kind, folder / f"top_of_list_{kind}.svg")
     about = {key: value for key, value in environment().items() if key in ("Python", "torch", "scikit-learn", "CPU")}
-    page = as_page(results, prepared, scale, about)
+    page = as_page(results, prepared, scale, about, earlier=earlier)
     (folder / "top_of_list.md").write_text(page, encoding="utf-8")
     return page
 

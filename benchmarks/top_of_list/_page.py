@@ -60,8 +60,8 @@ and without the choice of the lr for networks.
 """
 
 
-def as_page(results: Results, tasks: Prepareds, scale: Scale, about: dict[str, Any]) -> str:
-    """Return the page in Markdown."""
+def as_page(results: Results, tasks: Prepareds, scale: Scale, about: dict[str, Any], *, earlier: bool = False) -> str:
+    """Return the page in Markdown; ``earlier`` says that it has results of earlier code too."""
     scores = score_rows(results)
     parts = [QUESTION, " ".join(sentences(results, tasks)), as_markdown(scores) if scores else ""]
     parts += _notes(results, tasks)
@@ -71,6 +71,7 @@ def as_page(results: Results, tasks: Prepareds, scale: Scale, about: dict[str, A
     parts += ["## When it pays", *_when(results, tasks)] if _when(results, tasks) else []
     parts += ["## Tasks", as_markdown([_task_row(task, at) for task, at in tasks.items()])]
     parts += [MEASURED, "Measured with " + ", ".join(f"{key} {value}" for key, value in about.items()) + "."]
+    parts += ["Some of the results were made by an earlier version of the code."] if earlier else []
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
