@@ -19,7 +19,7 @@ from torch import Tensor
 from fcco._checks import as_index, has_repeats, reads_are_free
 from fcco._coupled import CoupledLoss
 from fcco.functional._hinges import lost_digits
-from fcco.functional._ramps import HALF_WIDTH, SortedPoints
+from fcco.functional._ramps import HALF_WIDTH
 from fcco.functional._surrogates import Surrogate
 from fcco.losses._array_step import can_track, track
 
@@ -164,21 +164,39 @@ class SortedRamps:
 
     def __init__(self, own: Array, rivals: Array, weight: Array) -> None:
         self.own, self.rivals, self.weight = own.astype(np.float64), rivals.astype(np.float64), weight
-        sums, self.slopes = _sums_of_ramps(self.own, self.rivals, weight, (0, 1))
+        sums, self.slopes = _sums_of_ramps(self.own, self.rivals, weight)
         self.sums = np.maximum(sums, 0.0)  # rounding may leave a sum below 0, which has no roots
 
     def pull_back(self, pull: Array) -> tuple[Array, Array]:
         """Return the gradient of the sum of pull · sums with respect to the own scores and to the rivals."""
-        (by_rival,) = _sums_of_ramps(-self.rivals, -self.own, pull, (1,))
+        by_rival = _sums_of_ramps(-self.rivals, -self.own, pull)[1]
         return np.einsum("id,id->i", self.slopes, -pull), np.einsum("jd,jd->j", by_rival, self.weight)
 
 
-def _sums_of_ramps(thresholds: Array, points: Array, weights: Array, orders: tuple[int, ...]) -> list[Array]:
-    """Return the sums of ramps, or of their derivatives, each of shape (thresholds, columns of the weights)."""
-    columns = torch.from_numpy(np.ascontiguousarray(weights.T, np.float64))
-    shared = [torch.from_numpy(values).expand(len(columns), -1).contiguous() for values in (points, thresholds)]
-    windows = SortedPoints(shared[0], columns).windows(shared[1])
-    return [windows.sums(order).T.numpy() for order in orders]
+def _sums_of_ramps(thresholds: Array, points: Array, weights: Array) -> tuple[Array, Array]:
+    """Return the sums of ramps and of their derivatives, each of shape (thresholds, columns of the weights).
+
+    These are the sums of :mod:`fcco.functional._ramps`, for all columns at once.
+    """
+    order = np.argsort(-points)
+    depth, weights = -points[order], weights[order].astype(np.float64)
+    local = (depth - np.floor(depth / HALF_WIDTH) * HALF_WIDTH)[:, None]
+    before = np.zeros((len(points) + 1, 3, weights.shape[1]))
+    np.stack([weights, weights * local, weights * local**2], 1).cumsum(0, out=before[1:])
+    at, cell = -thresholds, np.floor(-thresholds / HALF_WIDTH)
+    reach = HALF_WIDTH * (np.abs(at) < HALF_WIDTH / np.finfo(at.dtype).eps)
+    here = np.searchsorted(depth, at, "right")
+    edges = np.concatenate([at - reach, cell * HALF_WIDTH, (cell + 1) * HALF_WIDTH, at + reach])
+    begins, cell_begins, cell_ends, ends = np.searchsorted(depth, edges).reshape(4, -1)
+    cell_ends = np.maximum(cell_ends, here)
+    upto = before[[np.minimum(begins, cell_begins), cell_begins, here, cell_ends, np.maximum(ends, cell_ends)]]
+    mass, first, second = np.moveaxis(np.diff(upto, axis=0), 2, 0)
+    within = at - cell * HALF_WIDTH
+    offset = np.stack([within, within - HALF_WIDTH, within + HALF_WIDTH, within])[:, :, None]
+    sign = np.array([-1.0, -1.0, 1.0, 1.0])
+    squares = np.tensordot(sign, offset * (offset * mass - 2 * first) + second, 1)
+    lines = np.tensordot(sign, offset * mass - first, 1)
+    return upto[2, :, 0] + squares / (2 * HALF_WIDTH**2), lines / HALF_WIDTH**2
 
 
 class SortedHinges:
