@@ -89,7 +89,7 @@ class PrecisionRanker(BipartiteRanker):
         return self._calibration.predict_proba(scores[:, np.newaxis])
 
 
-def _fewest(positive: Array) -> int:
+def fewest_of_a_class(positive: Array) -> int:
     """Return the number of rows of the smaller class."""
     return int(min(positive.sum(), (~positive).sum()))
 
@@ -244,7 +244,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
         check_number(self.C, "C", above=0.0)
 
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
-        if self.probability and (fewest := _fewest(positive)) < 2:
+        if self.probability and (fewest := fewest_of_a_class(positive)) < 2:
             raise ValueError(f"probability=True needs at least 2 rows of each class; got {fewest} of one")
         ranking = Ranking.of(x, positive, weight)
         start = self._begin(ranking)
@@ -310,7 +310,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
     def _calibrated(self, x: Any, positive: Array, weight: Array | None) -> LogisticRegression:
         """Return probabilities of the scores, fitted to folds that are left out in turn."""
         scores = np.empty(len(positive))
-        folds = StratifiedKFold(min(_FOLDS, _fewest(positive)), shuffle=True, random_state=self.random_state)
+        folds = StratifiedKFold(min(_FOLDS, fewest_of_a_class(positive)), shuffle=True, random_state=self.random_state)
         for learn, rest in folds.split(np.zeros(len(positive)), positive):
             part = type(self)(**{**self.get_params(), "probability": False, "warm_start": False, "verbose": 0})
             options = {} if weight is None else {"sample_weight": weight[learn]}

@@ -15,7 +15,7 @@ from sklearn.model_selection import StratifiedKFold, check_cv
 from fcco._checks import whole_number
 from fcco.estimators._bipartite import cut_between
 from fcco.estimators._linear import store_parameters
-from fcco.estimators._precision import PrecisionRanker, calibrate
+from fcco.estimators._precision import PrecisionRanker, calibrate, fewest_of_a_class
 from fcco.estimators._sharpen import Ranking, Sharpening, as_grid, logistic_start, logistic_starts, push_start
 from fcco.estimators._validation import Array
 from fcco.functional._checks import check_number
@@ -200,8 +200,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         """Return the folds; no more of them than the smaller class has rows."""
         if not isinstance(self.cv, Integral):
             return check_cv(self.cv, positive, classifier=True)
-        fewest = int(min(positive.sum(), (~positive).sum()))
-        if fewest < 2:
+        if (fewest := fewest_of_a_class(positive)) < 2:
             raise ValueError(f"cross-validation needs at least 2 rows of each class; y has {fewest} of one")
         return StratifiedKFold(min(int(self.cv), fewest), shuffle=True, random_state=self.random_state)
 

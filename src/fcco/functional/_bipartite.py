@@ -66,8 +66,8 @@ def average_precision_loss(
         The surrogate ℓ: "ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", or an elementwise function with
         ℓ(0) > 0. The ramp is close to the sigmoid, and its sums come from sorting.
     temperature : float, default 1.0
-        The temperature τ, in units of the scores. Pairs that are closer than a few τ count in part. Half of the
-        standard deviation of the scores is a good value to begin with.
+        The temperature τ, in units of the scores. Pairs that are closer than a few τ count in part. The
+        estimators use 1/4 and 1/16 of the standard deviation of the scores.
     weight : Tensor of shape (n,) or None, default None
         How often each example counts, at least 0. The own term is then weighted too, and the limit of a small τ is the
         negative of scikit-learn's ``average_precision_score`` with ``sample_weight``.

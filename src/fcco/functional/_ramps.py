@@ -71,8 +71,7 @@ class _RampSums(torch.autograd.Function):
         """Return the sums, and those of the next derivative, which the gradient needs."""
         if points.shape[-1] == 0 or thresholds.shape[-1] == 0:
             return torch.zeros_like(thresholds), torch.zeros_like(thresholds)
-        ordered = SortedPoints(points)
-        windows = ordered.windows(ordered.places(thresholds), weights)
+        windows = SortedPoints(points, weights).windows(thresholds)
         return windows.sums(order), windows.sums(order + 1)
 
     @staticmethod
@@ -144,29 +143,28 @@ class _Windows(NamedTuple):
         return torch.zeros_like(self.place)
 
 
-class _Places(NamedTuple):
-    """Where the four parts of the windows begin and end in the order of the points, and the place within a cell."""
-
-    edges: tuple[Tensor, ...]
-    within: Tensor
-
-
 class SortedPoints:
-    """Points that are sorted into cells of width δ, from the highest down.
+    """Points that are sorted into cells of width δ, with cumulative moments from the highest point down.
 
     Parameters
     ----------
     points : Tensor of shape (..., N)
         The points x.
+    weights : Tensor of shape (..., N)
+        The weights c.
     """
 
-    def __init__(self, points: Tensor) -> None:
+    def __init__(self, points: Tensor, weights: Tensor) -> None:
         # Depths ascend from the highest point, so that sums over the points above a threshold come first.
-        self.depth, self.order = (-points).contiguous().sort(-1)
-        self.local = self.depth - (self.depth / HALF_WIDTH).floor() * HALF_WIDTH
+        self.depth, order = (-points).contiguous().sort(-1)
+        weights = weights.gather(-1, order)
+        self.cell = (self.depth / HALF_WIDTH).floor()
+        local = self.depth - self.cell * HALF_WIDTH
+        moments = torch.stack([weights, weights * local, weights * local.square()], -1)
+        self.moments = F.pad(moments.cumsum(-2), (0, 0, 1, 0))
 
-    def places(self, thresholds: Tensor) -> _Places:
-        """Return where the windows around every threshold lie."""
+    def windows(self, thresholds: Tensor) -> _Windows:
+        """Return the windows around every threshold."""
         depth = (-thresholds).contiguous()
         cell = (depth / HALF_WIDTH).floor()
         # Far from 0, where neighbouring numbers are further apart than δ, only points at the threshold are in a window.
@@ -177,16 +175,10 @@ class SortedPoints:
         begins, cell_begins, cell_ends, ends = self._search(edges, right=False)
         (here,) = self._search(depth.unsqueeze(-2), right=True)
         begins, cell_ends = begins.minimum(cell_begins), cell_ends.maximum(here)
-        return _Places((begins, cell_begins, here, cell_ends, ends.maximum(cell_ends)), depth - cell * HALF_WIDTH)
-
-    def windows(self, places: _Places, weights: Tensor) -> _Windows:
-        """Return the windows with their moments, for points of some weights c of shape (..., N)."""
-        weights = weights.gather(-1, self.order)
-        moments = torch.stack([weights, weights * self.local, weights * self.local.square()], -1)
-        before = F.pad(moments.cumsum(-2), (0, 0, 1, 0))
-        upto = [before.gather(-2, edge.unsqueeze(-1).expand(*edge.shape, 3)) for edge in places.edges]
+        ends = ends.maximum(cell_ends)
+        upto = [self._upto(place) for place in (begins, cell_begins, here, cell_ends, ends)]
         parts = [_Moments(*(b - a).unbind(-1)) for a, b in pairwise(upto)]
-        return _Windows((parts[0], parts[1]), (parts[2], parts[3]), places.within, upto[2][..., 0])
+        return _Windows((parts[0], parts[1]), (parts[2], parts[3]), depth - cell * HALF_WIDTH, upto[2][..., 0])
 
     def _search(self, values: Tensor, right: bool) -> tuple[Tensor, ...]:
         """Return where values of shape (..., k, M) stand among the depths, as k tensors of shape (..., M)."""
@@ -197,3 +189,7 @@ class SortedPoints:
         else:
             found = torch.searchsorted(self.depth, flat, right=right)
         return found.unflatten(-1, values.shape[-2:]).unbind(-2)
+
+    def _upto(self, places: Tensor) -> Tensor:
+        """Return the moments of all points that come before some places in the order, of shape (..., M, 3)."""
+        return self.moments.gather(-2, places.unsqueeze(-1).expand(*places.shape, 3))
