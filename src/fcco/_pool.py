@@ -1,4 +1,4 @@
-"""What an inner set is made of: the examples of a batch, and rivals from elsewhere."""
+"""What an inner set is made of: the examples of a batch, those of other ranks, and remembered ones."""
 
 from __future__ import annotations
 
@@ -27,11 +27,30 @@ class Estimate(NamedTuple):
         return self.share / torch.where(self.total > 0, self.total, 1.0)
 
 
+class Recall(NamedTuple):
+    """How a pool with remembered examples is to be read."""
+
+    present: Tensor | None = None
+    """[B + R] of bool: False for places of the memory that are empty; None: there are none."""
+    apart: bool = False
+    """Whether the own examples have no rivals except those in ``rivals``.
+
+    The own example itself may be among them. It is then found by its row, and its term has no gradient.
+    """
+    expected: Tensor | None = None
+    """[strata], how many rivals of each stratum a batch has on average.
+
+    If given, the own examples are remembered and their rivals fresh. What is wanted is not an estimate of g but what
+    the rivals contribute to it: a sum over them, in which one of stratum c represents N_c / expected_c examples. Its
+    average over batches is g. No own example has a term of its own, and every one that is present is known.
+    """
+
+
 class Pool(NamedTuple):
     """The examples that inner estimates are made from, as columns: scores, targets, ...
 
     Estimates are made of the batch's *own* examples. Their *rivals* are each other, and those in ``rivals``, which come
-    from other ranks.
+    from other ranks, and from the memory.
     """
 
     own: Sequence[Any]
@@ -42,6 +61,8 @@ class Pool(NamedTuple):
     """[B + R], the row of each, own examples first; None in ``eval()`` mode, where rows mean nothing."""
     may_repeat: bool = True
     """False if no row appears twice."""
+    recall: Recall | None = None
+    """How to read the pool if some of its examples are remembered; None: none are."""
 
     @property
     def repeated_rows(self) -> Tensor | None:
@@ -56,8 +77,37 @@ class Pool(NamedTuple):
 EstimateFrom = Callable[[Pool], Estimate | Tensor]
 
 
-def join(own: Sequence[Any], rivals: Sequence[Any] | None) -> tuple[Sequence[Any], int | None]:
-    """Return the columns of the pool, own examples first, and how many are own (None: all of them).
+class Sides(NamedTuple):
+    """Who is compared with whom: own examples come first in every column, and then their rivals."""
+
+    own: int | None = None
+    """How many examples are own; None: all of them."""
+    recall: Recall = Recall()
+
+    def mine(self, values: Tensor) -> Tensor:
+        """Return the part of a column for which estimates are made."""
+        return values if self.own is None else values[: self.own]
+
+    def theirs(self, values: Tensor) -> Tensor:
+        """Return the part of a column that own examples are compared with."""
+        return values[self.own :] if self.recall.apart else values
+
+    def members(self, stratum: Tensor) -> Tensor:
+        """Return which of the rivals belong to a stratum, given a mask of all examples."""
+        present = self.recall.present
+        return self.theirs(stratum if present is None else stratum & present)
+
+    def members_of_mine(self, stratum: Tensor) -> Tensor:
+        """Return which of the own examples belong to a stratum, given a mask of all examples."""
+        present = self.recall.present
+        return self.mine(stratum if present is None else stratum & present)
+
+
+ALL = Sides()
+
+
+def join(own: Sequence[Any], rivals: Sequence[Any] | None, recall: Recall | None = None) -> tuple[Sequence[Any], Sides]:
+    """Return the columns of the pool, own examples first, and which of them are own.
 
     Raises
     ------
@@ -65,7 +115,7 @@ def join(own: Sequence[Any], rivals: Sequence[Any] | None) -> tuple[Sequence[Any
         The rivals have other columns than the batch.
     """
     if rivals is None:
-        return own, None
+        return own, ALL
     if len(rivals) != len(own):
         raise ValueError(f"rivals must have the {len(own)} columns of the batch; got {len(rivals)}")
     for place, (one, other) in enumerate(zip(own, rivals, strict=True)):
@@ -73,4 +123,5 @@ def join(own: Sequence[Any], rivals: Sequence[Any] | None) -> tuple[Sequence[Any
             got = shape_of(other) if isinstance(other, Tensor) else type(other).__name__
             wanted = ", ".join(["R", *map(str, one.shape[1:])])
             raise ValueError(f"rivals[{place}] must have the shape [{wanted}]; got {got}")
-    return [torch.cat([one, other]) for one, other in zip(own, rivals, strict=True)], len(own[0])
+    joined = [torch.cat([one, other]) for one, other in zip(own, rivals, strict=True)]
+    return joined, Sides(len(own[0]), recall or Recall())

@@ -13,8 +13,8 @@ rivals of a stratum.
 If nothing is known about the population, the pool is taken as the whole population. ``rows`` identifies examples that
 appear more than once in the pool, because an example is not its own rival.
 
-In these functions all examples of a pool are in one tensor, own examples first. ``own`` is the number of own examples;
-None means all of them.
+In these functions all examples of a pool are in one tensor, own examples first. ``sides`` says how many are own, and
+which of them are rivals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fcco._pool import Estimate
+from fcco._pool import ALL, Estimate, Sides
 from fcco._space import as_column
 from fcco.functional._checks import check_choice
 
@@ -48,25 +48,20 @@ def as_estimate(inner: Tensor, share: Tensor, *, log: bool, total: Tensor | None
     return Estimate(settled, share, share.sum() if total is None else total)
 
 
-def own_part(values: Tensor, own: int | None) -> Tensor:
-    """Return the part of a pool for which estimates are made."""
-    return values if own is None else values[:own]
-
-
-def against(values: Tensor, own: int | None) -> tuple[Tensor, Tensor]:
+def against(values: Tensor, sides: Sides) -> tuple[Tensor, Tensor]:
     """Return the values of the rivals, of shape (1, pool), and the own values, of shape (own, 1)."""
-    return values.unsqueeze(0), own_part(values, own).unsqueeze(1)
+    return sides.theirs(values).unsqueeze(0), sides.mine(values).unsqueeze(1)
 
 
-def same(values: Tensor, own: int | None) -> Tensor:
+def same(values: Tensor, sides: Sides = ALL) -> Tensor:
     """Return a mask of shape (own, pool): whether a rival has the same value."""
-    theirs, mine = against(values, own)
+    theirs, mine = against(values, sides)
     return theirs == mine
 
 
-def above(scores: Tensor, own: int | None, temperature: float | Tensor = 1.0) -> Tensor:
+def above(scores: Tensor, sides: Sides, temperature: float | Tensor = 1.0) -> Tensor:
     """Return how far each rival's score is above the own one, in units of the temperature, of shape (own, pool)."""
-    theirs, mine = against(scores, own)
+    theirs, mine = against(scores, sides)
     # Differences are divided, not scores, which would lose digits to a large offset.
     return theirs - mine if is_one(temperature) else (theirs - mine) / temperature
 
@@ -76,18 +71,25 @@ def is_one(temperature: float | Tensor) -> bool:
     return isinstance(temperature, float) and temperature == 1.0
 
 
-def diagonal(like: Tensor, own: int | None) -> Tensor:
+def diagonal(like: Tensor, sides: Sides) -> Tensor:
     """Return a mask of shape (own, pool) that is True where a position meets itself."""
-    rows = len(like) if own is None else own
-    return torch.eye(rows, len(like), dtype=torch.bool, device=like.device)
+    return torch.eye(len(sides.mine(like)), len(sides.theirs(like)), dtype=torch.bool, device=like.device)
 
 
-def copies_of(rows: Tensor | None, like: Tensor, own: int | None) -> Tensor:
+def copies_of(rows: Tensor | None, like: Tensor, sides: Sides) -> Tensor:
     """Return a mask of shape (own, pool): whether two positions hold the same example.
 
     A position always matches itself.
     """
-    return diagonal(like, own) if rows is None else same(rows, own)
+    return diagonal(like, sides) if rows is None else same(rows, sides)
+
+
+def own_terms_fixed(differences: Tensor, copies: Tensor, sides: Sides) -> Tensor:
+    """Return differences of which those of an example with itself have no gradient.
+
+    They have none anyway, unless the own example and the one among its rivals are two tensors.
+    """
+    return torch.where(copies, differences.detach(), differences) if sides.recall.apart else differences
 
 
 def stratum_weight(
@@ -118,6 +120,21 @@ def stratum_weight(
     rest = population - int(copies is not None)
     rest = rest.clamp(min=0) if isinstance(rest, Tensor) else rest  # a batch without a population may lack a stratum
     return rest / count.clamp(min=1)
+
+
+def each_represents(population: int | Tensor, expected: Tensor, *, apart: bool = False) -> Tensor:
+    """How many members of the population a fresh rival represents to a remembered example, on average over batches.
+
+    Parameters
+    ----------
+    population : int or Tensor
+        The size N of the stratum in the population.
+    expected : Tensor
+        How many members of the stratum a batch has on average.
+    apart : bool, default False
+        Whether the remembered example is a member of the stratum, so that the batch can only have N - 1 of its rivals.
+    """
+    return torch.where(expected > 0, (population - int(apart)) / expected, 0.0)
 
 
 def can_estimate(member: Tensor, population: int | Tensor, *, copies: int | Tensor | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fcco._pool import Estimate, join
+from fcco._pool import Estimate, Recall, Sides, join
 from fcco.functional._checks import as_mask, check_floats
 from fcco.functional._inner import (
     OwnTerm,
@@ -17,8 +17,9 @@ from fcco.functional._inner import (
     can_estimate,
     check_own_term,
     copies_of,
+    each_represents,
     masked_logsumexp,
-    own_part,
+    own_terms_fixed,
     stratum_weight,
 )
 from fcco.functional._pair_sums import pair_sums
@@ -45,6 +46,7 @@ def average_precision_inner(
     own_term: OwnTerm = "exact",
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate the inner values of average precision for the positives of a batch.
 
@@ -77,6 +79,8 @@ def average_precision_inner(
         The row of each example, needed if an example may appear more than once.
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -88,68 +92,87 @@ def average_precision_inner(
     fcco.losses.AveragePrecisionLoss : The loss that uses this estimate.
     """
     check_own_term(own_term)
-    (scores, target), own = join((scores, target), rivals)
+    (scores, target), sides = join((scores, target), rivals, recall)
     ell = resolve_surrogate(surrogate, margin)
     scores, positive = _check(scores, target, ell)
     size, positives = (len(scores), positive.sum()) if n is None or n_pos is None else (n, n_pos)
-    copies = None if rows is None else copies_of(rows, scores, own)
-    apart = None if own_term == "sampled" else 1 if copies is None else copies.sum(1)
-    stands_for = (
-        stratum_weight(positive, positives, scores, copies=apart),
-        stratum_weight(~positive, size - positives, scores),
-    )
-    if ell.is_exp:
-        inner = _log_sums(scores, positive, stands_for, own_term, copies, own, temperature) - math.log(size)
+    members = sides.members(positive), sides.members(~positive)
+    sums, log_of_size = (_log_sums, math.log(size)) if ell.is_exp else (_sums, 0.0)
+    if sides.recall.expected is not None:
+        negatives_expected, positives_expected = sides.recall.expected.unbind()
+        stands_for = (
+            each_represents(positives, positives_expected, apart=True),
+            each_represents(size - positives, negatives_expected),
+        )
+        inner = sums(scores, members, stands_for, None, None, ell, sides, temperature)
+        known = torch.ones_like(members[0][:1])
     else:
-        inner = _sums(scores, positive, stands_for, own_term, copies, ell, own, temperature) / size
-    known = can_estimate(positive, positives, copies=apart) & can_estimate(~positive, size - positives)
-    return as_estimate(inner, own_part(positive, own) & known, log=ell.is_exp)
+        copies = None if rows is None else copies_of(rows, scores, sides)
+        apart = None if own_term == "sampled" else 1 if copies is None else copies.sum(1)
+        stands_for = (
+            stratum_weight(members[0], positives, scores, copies=apart),
+            stratum_weight(members[1], size - positives, scores),
+        )
+        inner = sums(scores, members, stands_for, own_term, copies, ell, sides, temperature)
+        known = can_estimate(members[0], positives, copies=apart) & can_estimate(members[1], size - positives)
+    inner = inner - log_of_size if ell.is_exp else inner / size
+    return as_estimate(inner, sides.members_of_mine(positive) & known, log=ell.is_exp)
 
 
 def _sums(
     scores: Tensor,
-    positive: Tensor,
+    members: tuple[Tensor, Tensor],
     stands_for: tuple[Tensor, Tensor],
-    own_term: OwnTerm,
+    own_term: OwnTerm | None,
     copies: Tensor | None,
     surrogate: Surrogate,
-    own: int | None,
+    sides: Sides,
     temperature: float | Tensor,
 ) -> Tensor:
-    """Return estimates of the sums of ℓ over the positives and over all examples, of shape (B, 2)."""
-    excluded = copies if own_term == "exact" else None
-    classes = torch.stack([positive, ~positive], 1).to(scores.dtype)
-    among_positives, among_negatives = pair_sums(scores, classes, surrogate, own, excluded, temperature).unbind(1)
+    """Return estimates of the sums of ℓ over the positives and over all examples, of shape (B, 2).
+
+    ``members`` are the positives and the negatives among the rivals. With ``own_term`` None, there are no own terms.
+    """
+    # Own terms of a pool that has the own examples apart are left out, because they would have a gradient.
+    excluded = copies if own_term == "exact" or sides.recall.apart else None
+    classes = torch.stack(members, 1).to(scores.dtype)
+    among_positives, among_negatives = pair_sums(scores, classes, surrogate, sides, excluded, temperature).unbind(1)
     own_value, at_zero = surrogate.own_value(scores), surrogate(torch.zeros_like(scores[:1]))
-    if own_term == "exact":
+    if own_term is None:
+        among_positives = stands_for[0] * among_positives
+    elif own_term == "exact":
         # Without copies only the own term has to be subtracted, which is cheaper than masking all pairs.
         others = among_positives - at_zero if copies is None else among_positives
         among_positives = own_value + stands_for[0] * others
     else:
         # Copies of the own example count like the example itself.
-        shortfall = own_value - at_zero if copies is None else (own_value - at_zero) * copies.sum(1)
-        among_positives = stands_for[0] * (among_positives + shortfall)
+        missing = own_value if excluded is not None else own_value - at_zero
+        among_positives = stands_for[0] * (among_positives + (missing if copies is None else missing * copies.sum(1)))
     return torch.stack([among_positives, among_positives + stands_for[1] * among_negatives], 1)
 
 
 def _log_sums(
     scores: Tensor,
-    positive: Tensor,
+    members: tuple[Tensor, Tensor],
     stands_for: tuple[Tensor, Tensor],
-    own_term: OwnTerm,
+    own_term: OwnTerm | None,
     copies: Tensor | None,
-    own: int | None,
+    surrogate: Surrogate,
+    sides: Sides,
     temperature: float | Tensor,
 ) -> Tensor:
-    """Return log-estimates of the sums of e^(h_j - h_i) over the positives and over all examples, of shape (B, 2)."""
-    t = above(scores, own, temperature)
+    """Return the logarithms of the sums that :func:`_sums` returns, for ℓ = exp."""
+    t = above(scores, sides, temperature)
+    positive, negative = members
     if own_term == "exact":
-        others = positive & ~(copies_of(None, scores, own) if copies is None else copies)
+        others = positive & ~(copies_of(None, scores, sides) if copies is None else copies)
         among_others = masked_logsumexp(t, others) + stands_for[0].log()
         among_positives = torch.logaddexp(torch.zeros_like(among_others), among_others)
     else:
+        if copies is not None:
+            t = own_terms_fixed(t, copies, sides)
         among_positives = masked_logsumexp(t, positive.expand_as(t)) + stands_for[0].log()
-    among_negatives = masked_logsumexp(t, (~positive).expand_as(t)) + stands_for[1].log()
+    among_negatives = masked_logsumexp(t, negative.expand_as(t)) + stands_for[1].log()
     return torch.stack([among_positives, torch.logaddexp(among_positives, among_negatives)], 1)
 
 
@@ -160,6 +183,7 @@ def p_norm_push_inner(
     surrogate: SurrogateLike = "exp",
     margin: float = 1.0,
     rivals: Sequence[Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate the inner values of p-norm push for the negatives of a batch.
 
@@ -179,6 +203,8 @@ def p_norm_push_inner(
         The margin of the hinges.
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -189,18 +215,26 @@ def p_norm_push_inner(
     --------
     fcco.losses.PNormPushLoss : The loss that uses this estimate.
     """
-    (scores, target), own = join((scores, target), rivals)
+    (scores, target), sides = join((scores, target), rivals, recall)
     ell = resolve_surrogate(surrogate, margin)
     scores, positive = _check(scores, target, ell)
-    count = positive.sum().to(scores.dtype).clamp(min=1)
-    counts = ~own_part(positive, own) & positive.any()
+    rival = sides.members(positive)
+    share, known = _mean_over(rival, 1, sides, scores)
     if ell.is_exp:
         # Only differences matter. Removing a common offset keeps their digits.
         scores = scores - scores.detach().amax()
-        inner = own_part(scores, own) + masked_logsumexp(-scores, positive) - count.log()
+        inner = sides.mine(scores) + masked_logsumexp(-sides.theirs(scores), rival) + share.log()
     else:
-        inner = pair_sums(-scores, positive.to(scores.dtype).unsqueeze(1), ell, own).squeeze(1) / count
-    return as_estimate(inner, counts, log=ell.is_exp)
+        inner = pair_sums(-scores, rival.to(scores.dtype).unsqueeze(1), ell, sides).squeeze(1) * share
+    return as_estimate(inner, sides.members_of_mine(~positive) & known, log=ell.is_exp)
+
+
+def _mean_over(rival: Tensor, label: int, sides: Sides, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weight of each rival in a mean over the class ``label``, and whether the mean is known."""
+    expected = sides.recall.expected
+    if expected is not None:
+        return each_represents(1, expected[label]).to(like.dtype), torch.ones_like(rival[:1])
+    return rival.sum().to(like.dtype).clamp(min=1).reciprocal(), rival.any()
 
 
 def partial_auc_inner(
@@ -211,6 +245,7 @@ def partial_auc_inner(
     margin: float = 1.0,
     temperature: float = 1.0,
     rivals: Sequence[Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate the logarithms of the inner values of one-way partial AUC for the positives of a batch.
 
@@ -232,6 +267,8 @@ def partial_auc_inner(
         The temperature τ.
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -242,13 +279,14 @@ def partial_auc_inner(
     --------
     fcco.losses.PartialAUCLoss : The loss that uses this estimate.
     """
-    (scores, target), own = join((scores, target), rivals)
+    (scores, target), sides = join((scores, target), rivals, recall)
     ell = resolve_surrogate(surrogate, margin)
     scores, positive = _check(scores, target, ell)
-    negative = ~positive
-    count = negative.sum().to(scores.dtype).clamp(min=1)
+    rival = sides.members(~positive)
+    share, known = _mean_over(rival, 0, sides, scores)
+    own = sides.members_of_mine(positive)
     # ℓ only sees pairs of a positive and a negative. On other pairs it could overflow and cause NaN.
-    pairs = own_part(positive, own).unsqueeze(1) & negative.unsqueeze(0)
-    exponents = ell(above(scores, own).masked_fill(~pairs, 0.0)) / temperature
-    inner = masked_logsumexp(exponents, pairs) - count.log()
-    return as_estimate(inner, own_part(positive, own) & negative.any(), log=True)
+    pairs = own.unsqueeze(1) & rival.unsqueeze(0)
+    exponents = ell(above(scores, sides).masked_fill(~pairs, 0.0)) / temperature
+    inner = masked_logsumexp(exponents, pairs) + share.log()
+    return as_estimate(inner, own & known, log=True)

@@ -155,7 +155,7 @@ def in_batch_softmax_inner(
         raise ValueError(f"scores must have the shape [B, B]; got {shape_of(scores)}")
     check_integers(items, "items", scores, "scores")
     _check_count(items, "items", n_classes)
-    hits, wide = same(items, None), at_least_float32(scores)
+    hits, wide = same(items), at_least_float32(scores)
     logits = wide - wide.diagonal().unsqueeze(1)
     if log_q is None:
         drawn = len(scores) - hits.to(wide.dtype).sum(1, keepdim=True)

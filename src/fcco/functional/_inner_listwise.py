@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fcco._pool import Estimate, join
+from fcco._pool import Estimate, Recall, Sides, join
 from fcco._repeats import number_distinct
 from fcco.functional._checks import check_choice, check_floats, check_integers, check_relevance
 from fcco.functional._inner import (
@@ -19,7 +19,6 @@ from fcco.functional._inner import (
     copies_of,
     diagonal,
     masked_logsumexp,
-    own_part,
     same,
     stratum_weight,
 )
@@ -86,7 +85,7 @@ def pair_items(
     lists: Lists | None,
     own_term: ListOwnTerm,
     rows: Tensor | None,
-    own: int | None,
+    sides: Sides,
     *,
     below_only: bool = False,
     temperature: float | Tensor = 1.0,
@@ -100,44 +99,42 @@ def pair_items(
     """
     scores = at_least_float32(scores)
     is_relevant = relevance > 0
-    same_query = same(query, own)
-    alike = same_query & same(is_relevant, own)
+    same_query = same(query, sides) & sides.members(torch.ones_like(is_relevant))
+    alike = same_query & same(is_relevant, sides)
+    present = torch.ones_like(is_relevant) if sides.recall.present is None else sides.recall.present
     if lists is None:
-        size, relevant, rows = _per_query(torch.ones_like(query), query), _per_query(is_relevant, query), None
+        size, relevant, rows = _per_query(present, query), _per_query(is_relevant & present, query), None
     else:
         size, relevant = lists.size, lists.relevant
     # A stratum has at least the item itself, whatever the description of the population says.
     own_size = torch.where(is_relevant, relevant, size - relevant).clamp(min=1)
     # If all pairs exist, counting them is cheaper than sorting.
-    if own is None:
-        in_stratum = alike.sum(1)
-    else:
-        in_stratum = _per_query(torch.ones_like(query), 2 * number_distinct(query) + is_relevant)
-    each = own_size / in_stratum.to(scores.dtype)
+    in_stratum = alike.sum(1) if sides.own is None else _per_query(present, 2 * number_distinct(query) + is_relevant)
+    each = own_size / in_stratum.clamp(min=1).to(scores.dtype)
     unlike = same_query & ~alike
-    size, relevant, own_size = (own_part(values, own) for values in (size, relevant, own_size))
-    matters = own_part(is_relevant, own) if below_only else torch.ones_like(own_size, dtype=torch.bool)
+    size, relevant, own_size = (sides.mine(values) for values in (size, relevant, own_size))
+    matters = sides.mine(is_relevant) if below_only else torch.ones_like(own_size, dtype=torch.bool)
     lacks = matters & ~unlike.any(1)
     known = torch.ones_like(matters)
     if own_term == "sampled":
         stands_for = each * torch.where(lacks, size / own_size.to(scores.dtype), 1.0).unsqueeze(1)
     else:
-        copies = copies_of(rows, scores, own)
+        copies = copies_of(rows, scores, sides)
         if own_term == "exact":
             known = can_estimate(alike, own_size, copies=copies.sum(1))
             known = known & (can_estimate(unlike, size - own_size) | ~matters)
             for_itself = torch.ones_like(scores[:1])
             of_others = stratum_weight(alike, own_size, scores, copies=copies.sum(1))
         else:
-            for_itself, of_others = _bounded(alike, copies, torch.where(lacks, size, own_size), own_part(each, own))
+            for_itself, of_others = _bounded(alike, copies, torch.where(lacks, size, own_size), sides.mine(each))
         of_others = torch.where(alike, of_others.unsqueeze(1), each)
-        stands_for = torch.where(copies, diagonal(scores, own) * for_itself.unsqueeze(1), of_others)
+        stands_for = torch.where(copies, diagonal(scores, sides) * for_itself.unsqueeze(1), of_others)
     return Pairs(
-        above(scores, own, temperature),
+        above(scores, sides, temperature),
         same_query,
         stands_for * same_query,
         known,
-        own_part(each, own),
+        sides.mine(each),
         size,
         relevant,
     )
@@ -185,9 +182,9 @@ def _all_items(pairs: Pairs) -> Tensor:
     return pairs.each * pairs.same_query.sum(1) / pairs.size * pairs.known
 
 
-def _relevant_items(pairs: Pairs, relevance: Tensor, own: int | None) -> Tensor:
+def _relevant_items(pairs: Pairs, relevance: Tensor, sides: Sides) -> Tensor:
     """Return 1 for relevant items with an estimate, of shape (B,), if all relevant items are visited equally often."""
-    return (own_part(relevance > 0, own) & pairs.known).to(pairs.above.dtype)
+    return (sides.mine(relevance > 0) & pairs.known).to(pairs.above.dtype)
 
 
 def _queries(item: Tensor, size: Tensor) -> Tensor:
@@ -216,6 +213,7 @@ def list_net_inner(
     own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate log g of ListNet for the items with P(y) > 0.
 
@@ -240,6 +238,8 @@ def list_net_inner(
         The row of each item, needed if an item may appear more than once.
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -251,16 +251,16 @@ def list_net_inner(
     fcco.losses.ListNetLoss : The loss that uses this estimate.
     """
     softmax = target == "softmax"
-    (scores, relevance, query), own = join((scores, relevance, query), rivals)
+    (scores, relevance, query), sides = join((scores, relevance, query), rivals, recall)
     _check(scores, relevance, query, own_term, signed=softmax)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows, own)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, sides)
     if lists is None:
         share = relevance_share(relevance, number_distinct(query), len(query), target)
     else:
         share, relevance = lists.share, lists.relevance
-    share = own_part(share, own).to(pairs.above.dtype)
+    share = sides.mine(share).to(pairs.above.dtype)
     item, size = (
-        (_all_items(pairs), pairs.size) if softmax else (_relevant_items(pairs, relevance, own), pairs.relevant)
+        (_all_items(pairs), pairs.size) if softmax else (_relevant_items(pairs, relevance, sides), pairs.relevant)
     )
     return as_estimate(_log_sum(pairs, pairs.stands_for > 0), share * item, log=True, total=_queries(item, size))
 
@@ -279,6 +279,7 @@ def list_mle_inner(
     own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate log g of ListMLE.
 
@@ -301,6 +302,8 @@ def list_mle_inner(
         The row of each item, needed if an item may appear more than once.
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -311,10 +314,10 @@ def list_mle_inner(
     --------
     fcco.losses.ListMLELoss : The loss that uses this estimate.
     """
-    (scores, relevance, query), own = join((scores, relevance, query), rivals)
+    (scores, relevance, query), sides = join((scores, relevance, query), rivals, recall)
     _check(scores, relevance, query, own_term, signed=True)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows, own, below_only=True)
-    theirs, mine = against(relevance, own)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, sides, below_only=True)
+    theirs, mine = against(relevance, sides)
     return as_estimate(_log_sum(pairs, (theirs <= mine) & (pairs.stands_for > 0)), _all_items(pairs), log=True)
 
 
@@ -331,6 +334,7 @@ def ndcg_inner(
     own_term: ListOwnTerm = "exact",
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate a smooth rank of the relevant items, with their gains as weights.
 
@@ -364,6 +368,8 @@ def ndcg_inner(
         The row of each item, needed if an item may appear more than once.
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -374,9 +380,9 @@ def ndcg_inner(
     --------
     fcco.losses.NDCGLoss : The loss that uses this estimate.
     """
-    (scores, relevance, query), own = join((scores, relevance, query), rivals)
+    (scores, relevance, query), sides = join((scores, relevance, query), rivals, recall)
     _check(scores, relevance, query, own_term, signed=False)
-    pairs = pair_items(scores, relevance, query, lists, own_term, rows, own, temperature=temperature)
+    pairs = pair_items(scores, relevance, query, lists, own_term, rows, sides, temperature=temperature)
     if lists is None:
         share = gain_share(relevance, number_distinct(query), len(query), k)
     else:
@@ -385,6 +391,6 @@ def ndcg_inner(
     if ell.is_exp:
         inner = _log_sum(pairs, pairs.stands_for > 0)
     else:
-        inner = (ell(pairs.above).masked_fill(diagonal(scores, own), 1.0) * pairs.stands_for).sum(1)
-    share, item = own_part(share, own).to(pairs.above.dtype), _relevant_items(pairs, relevance, own)
+        inner = (ell(pairs.above).masked_fill(diagonal(scores, sides), 1.0) * pairs.stands_for).sum(1)
+    share, item = sides.mine(share).to(pairs.above.dtype), _relevant_items(pairs, relevance, sides)
     return as_estimate(inner, share * item, log=ell.is_exp, total=_queries(item, pairs.relevant))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fcco._pool import Estimate, join
+from fcco._pool import ALL, Estimate, Recall, Sides, join
 from fcco.functional._checks import (
     check_directions,
     check_floats,
@@ -23,8 +23,8 @@ from fcco.functional._inner import (
     can_estimate,
     check_own_term,
     copies_of,
+    each_represents,
     masked_logsumexp,
-    own_part,
     product,
     same,
     stratum_weight,
@@ -42,6 +42,7 @@ def nca_inner(
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
     needs_mate: bool = False,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate the logarithms of the inner values of neighbourhood components analysis.
 
@@ -68,6 +69,8 @@ def nca_inner(
         The same columns for R further rivals. No estimates are made for them.
     needs_mate : bool, default False
         Whether an example has no term if its g_1 would be 0.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -80,65 +83,93 @@ def nca_inner(
     --------
     fcco.losses.NCALoss : The loss that uses this estimate.
     """
-    (embeddings, labels), own = join((embeddings, labels), rivals)
+    (embeddings, labels), sides = join((embeddings, labels), rivals, recall)
     check_floats(embeddings, "embeddings", "[B, d]")
     check_integers(labels, "labels", embeddings, "embeddings")
-    logits = -squared_distances(at_least_float32(embeddings), own)
-    copies = copies_of(rows, labels, own)
+    logits = -squared_distances(at_least_float32(embeddings), sides)
+    everyone = torch.ones_like(labels, dtype=torch.bool)
+    if sides.recall.expected is not None:
+        size = len(labels) if n is None else n
+        inner = _contributions(logits, labels, sides, size, class_sizes)
+        return as_estimate(inner, sides.members_of_mine(everyone), log=True)
+    copies = copies_of(rows, labels, sides)
     if class_sizes is None:
-        inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n, own)
+        inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n, sides)
     else:
-        inner, known = _by_class(logits, labels, copies, class_sizes, own)
+        inner, known = _by_class(logits, labels, copies, class_sizes, sides)
+    known = known & sides.members_of_mine(everyone)
     if needs_mate:
         known = known & (inner[:, 0] > -math.inf)
     return as_estimate(inner, known, log=True)
 
 
-def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, own: int | None) -> tuple[Tensor, Tensor]:
+def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, sides: Sides) -> tuple[Tensor, Tensor]:
     """Estimate log g from a batch that is a random sample of the population; also return which estimates are valid."""
-    others = ~copies
-    mates = same(labels, own) & others
-    everyone, counts = torch.ones_like(labels, dtype=torch.bool), copies.sum(1)
+    everyone, counts = sides.members(torch.ones_like(labels, dtype=torch.bool)), copies.sum(1)
+    others = everyone & ~copies
+    mates = same(labels, sides) & others
     scale = stratum_weight(everyone, n, logits, copies=counts).log()
     inner = torch.stack([masked_logsumexp(logits, mates) + scale, masked_logsumexp(logits, others) + scale], 1)
     return inner, others.any(1)
 
 
 def _by_class(
-    logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor, own: int | None
+    logits: Tensor, labels: Tensor, copies: Tensor, class_sizes: Tensor, sides: Sides
 ) -> tuple[Tensor, Tensor]:
     """Estimate log g with mates and strangers weighed separately; also return which estimates are valid."""
-    outside = (labels < 0) | (labels >= len(class_sizes))
-    refuse_where("labels", labels, outside, f"in [0, {len(class_sizes)})")
-    # If the check is asynchronous, an invalid label must not be used as an index before it fails.
-    labels = labels.long().clamp(0, len(class_sizes) - 1)
-    sizes = class_sizes.to(logits.dtype)
-    alike, counts = same(labels, own), copies.sum(1)
-    in_batch = torch.zeros_like(sizes).index_add(0, labels, torch.ones_like(labels, dtype=sizes.dtype))
-    own_size = own_part(sizes[labels], own)
+    labels, sizes = _within(labels, class_sizes), class_sizes.to(logits.dtype)
+    present, classes = sides.members(torch.ones_like(labels, dtype=torch.bool)), sides.theirs(labels)
+    alike, counts = same(labels, sides) & present, copies.sum(1)
+    unlike = ~same(labels, sides) & present
+    in_pool = torch.zeros_like(sizes).index_add(0, classes, present.to(sizes.dtype))
+    own_size = sides.mine(sizes[labels])
     of_mates = stratum_weight(alike, own_size, logits, copies=counts)
     mates = alike & ~copies & (of_mates > 0).unsqueeze(1)
     among_mates = masked_logsumexp(logits, mates) + of_mates.log()
-    of_strangers = stratum_weight(~alike, sizes.sum() - own_size, logits).unsqueeze(1)
-    by_size = (sizes / in_batch)[labels].unsqueeze(0)
-    has_all = ((in_batch > 0) | (sizes == 0)).all()
+    of_strangers = stratum_weight(unlike, sizes.sum() - own_size, logits).unsqueeze(1)
+    by_size = (sizes / in_pool)[classes].unsqueeze(0)
+    has_all = ((in_pool > 0) | (sizes == 0)).all()
     stands_for = torch.where(has_all, by_size, of_strangers)
-    among_strangers = masked_logsumexp(logits + stands_for.log(), ~alike & (stands_for > 0))
+    among_strangers = masked_logsumexp(logits + stands_for.log(), unlike & (stands_for > 0))
     inner = torch.stack([among_mates, torch.logaddexp(among_mates, among_strangers)], 1)
-    enough = can_estimate(alike, own_size, copies=counts) & can_estimate(~alike, sizes.sum() - own_size)
+    enough = can_estimate(alike, own_size, copies=counts) & can_estimate(unlike, sizes.sum() - own_size)
     return inner, enough & (inner[:, 1] > -math.inf)
 
 
-def squared_distances(embeddings: Tensor, own: int | None = None) -> Tensor:
-    """Return |z_i - z_j|² for all pairs, of shape (B, B).
+def _within(labels: Tensor, class_sizes: Tensor) -> Tensor:
+    """Return the labels, checked to be classes."""
+    outside = (labels < 0) | (labels >= len(class_sizes))
+    refuse_where("labels", labels, outside, f"in [0, {len(class_sizes)})")
+    # If the check is asynchronous, an invalid label must not be used as an index before it fails.
+    return labels.long().clamp(0, len(class_sizes) - 1)
+
+
+def _contributions(logits: Tensor, labels: Tensor, sides: Sides, n: int, class_sizes: Tensor | None) -> Tensor:
+    """Return the logarithms of what fresh rivals contribute to g of remembered examples, of shape (own, 2)."""
+    expected = sides.recall.expected
+    assert expected is not None
+    present = sides.members(torch.ones_like(labels, dtype=torch.bool)).expand_as(logits)
+    if class_sizes is None:
+        stands_for = each_represents(n, expected.sum(), apart=True).to(logits.dtype)
+    else:
+        classes = sides.theirs(_within(labels, class_sizes))
+        stands_for = each_represents(class_sizes, expected).to(logits.dtype)[classes]
+    weighted = logits + stands_for.log()
+    mates = same(labels, sides) & present
+    return torch.stack([masked_logsumexp(weighted, mates), masked_logsumexp(weighted, present)], 1)
+
+
+def squared_distances(embeddings: Tensor, sides: Sides = ALL) -> Tensor:
+    """Return |z_i - z_j|² for all pairs of an own example and a rival.
 
     The embeddings are centred first, so that the matrix product loses no digits to a common offset.
     """
     z = embeddings - embeddings.detach().mean(0)
     norm = z.square().sum(1)
     check_squares(norm)
-    mine, own_norm = own_part(z, own), own_part(norm, own)
-    return (own_norm.unsqueeze(1) + norm.unsqueeze(0) - 2 * product(mine, z.T)).clamp(min=0.0)
+    theirs, mine = sides.theirs(norm), sides.mine(norm)
+    pairs = product(sides.mine(z), sides.theirs(z).T)
+    return (mine.unsqueeze(1) + theirs.unsqueeze(0) - 2 * pairs).clamp(min=0.0)
 
 
 def contrastive_inner(
@@ -152,6 +183,7 @@ def contrastive_inner(
     own_term: OwnTerm = "exact",
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate log g of the global contrastive loss, with ``first`` and with ``second`` as anchors.
 
@@ -179,6 +211,8 @@ def contrastive_inner(
         The row of each example, needed if an example may appear more than once.
     rivals : sequence of Tensors of shape (R, d) or None, default None
         The same columns for R further rivals. No estimates are made for them.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -191,27 +225,38 @@ def contrastive_inner(
     fcco.losses.ContrastiveLoss : The loss that uses this estimate.
     """
     check_own_term(own_term)
-    (first, second), own = join((first, second), rivals)
+    (first, second), sides = join((first, second), rivals, recall)
     a, b = _directions(first, second)
-    own_a, own_b = own_part(a, own), own_part(b, own)
-    across = product(own_a, b.T) / temperature
-    sides = [[across], [across.T if own is None else product(own_b, a.T) / temperature]]
+    own_a, own_b, their_a, their_b = sides.mine(a), sides.mine(b), sides.theirs(a), sides.theirs(b)
+    across = product(own_a, their_b.T) / temperature
+    blocks_of = [[across], [across.T if sides.own is None else product(own_b, their_a.T) / temperature]]
     if mode == "two_views":
-        sides[0].append(product(own_a, a.T) / temperature)
-        sides[1].append(product(own_b, b.T) / temperature)
-    other = ~copies_of(rows, a, own)
-    sampled = other.sum(1).to(a.dtype) * len(sides[0])
-    candidates = sampled if own_term == "sampled" or n is None else torch.full_like(sampled, (n - 1) * len(sides[0]))
-    positive = across.diagonal().unsqueeze(1)
+        blocks_of[0].append(product(own_a, their_a.T) / temperature)
+        blocks_of[1].append(product(own_b, their_b.T) / temperature)
+    positive = (own_a * own_b).sum(1, keepdim=True) / temperature if sides.recall.apart else None
+    positive = across.diagonal().unsqueeze(1) if positive is None else positive
+    everyone, views = torch.ones_like(a[:, 0], dtype=torch.bool), len(blocks_of[0])
+    expected = sides.recall.expected
+    if expected is None:
+        other = sides.members(everyone) & ~copies_of(rows, a, sides)
+        drawn = other.sum(1).to(a.dtype) * views
+        known = other.any(1) & sides.members_of_mine(everyone)
+    else:
+        other = sides.members(everyone).expand_as(across)
+        drawn = (expected.sum() * views).to(a.dtype).expand(len(own_a))
+        known = sides.members_of_mine(everyone)
+    candidates = drawn if own_term == "sampled" or n is None else torch.full_like(drawn, (n - 1) * views)
     columns = []
-    for blocks in sides:
+    for blocks in blocks_of:
         logits = torch.cat([block - positive for block in blocks], 1)
-        log_mean = masked_logsumexp(logits, other.repeat(1, len(blocks))) - sampled.clamp(min=1).log()
+        log_mean = masked_logsumexp(logits, other.repeat(1, views)) - drawn.clamp(min=1).log()
         if include_positive:
-            log_sum = torch.logaddexp(log_mean + candidates.log(), torch.zeros_like(log_mean))
+            log_sum = log_mean + candidates.log()
+            if expected is None:  # the positive pair is not among what fresh rivals contribute to a remembered example
+                log_sum = torch.logaddexp(log_sum, torch.zeros_like(log_sum))
             log_mean = log_sum - candidates.log1p()
         columns.append(log_mean)
-    return as_estimate(torch.stack(columns, 1), other.any(1), log=True)
+    return as_estimate(torch.stack(columns, 1), known, log=True)
 
 
 def _directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

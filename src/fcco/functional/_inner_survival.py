@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fcco._pool import Estimate, join
+from fcco._pool import Estimate, Recall, Sides, join
 from fcco.functional._checks import as_mask, check_floats, check_time
 from fcco.functional._inner import (
     OwnTerm,
@@ -19,8 +19,9 @@ from fcco.functional._inner import (
     check_own_term,
     copies_of,
     diagonal,
+    each_represents,
     masked_logsumexp,
-    own_part,
+    own_terms_fixed,
     stratum_weight,
 )
 from fcco.functional._tensors import at_least_float32
@@ -36,6 +37,7 @@ def cox_inner(
     own_term: OwnTerm = "sampled",
     rows: Tensor | None = None,
     rivals: Sequence[Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> Estimate:
     r"""Estimate log g of the partial likelihood for the events of a batch.
 
@@ -65,6 +67,8 @@ def cox_inner(
         The row of each example, needed if an example may appear more than once.
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
+    recall : Recall or None, default None
+        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
 
     Returns
     -------
@@ -76,23 +80,27 @@ def cox_inner(
     fcco.losses.CoxLoss : The loss that uses this estimate.
     """
     check_own_term(own_term)
-    (risk, time, event), own = join((risk, time, event), rivals)
+    (risk, time, event), sides = join((risk, time, event), rivals, recall)
     check_floats(risk, "risk", "[B]", room=4)
     check_time(time, risk, "risk")
     seen = as_mask(event, "event", risk, "risk", signs=False)
     risk = at_least_float32(risk)
-    strata = _strata(seen, len(risk) if n is None else n, n_events)
-    theirs, mine = against(time, own)
-    at_risk = theirs >= mine
-    if own_term == "sampled":
-        stands_for, known = _weigh_alike(strata, risk), own_part(seen, own)
+    strata = _strata(seen, sides, len(risk) if n is None else n, n_events)
+    theirs, mine = against(time, sides)
+    differences, known = above(risk, sides), sides.members_of_mine(seen)
+    if sides.recall.expected is not None:
+        stands_for = _represented(strata, sides.recall.expected, risk)
+    elif own_term == "sampled":
+        stands_for = _weigh_alike(strata, risk)
+        if sides.recall.apart:
+            differences = own_terms_fixed(differences, copies_of(rows, risk, sides), sides)
     else:
-        copies = copies_of(rows, risk, own)
-        stands_for, known = _weigh_own_apart(strata, copies.sum(1), risk)
-        stands_for = torch.where(copies, diagonal(risk, own), stands_for)
-        known = known & own_part(seen, own)
-    logits = above(risk, own) + stands_for.log()
-    return as_estimate(masked_logsumexp(logits, at_risk & (stands_for > 0)), known, log=True)
+        copies = copies_of(rows, risk, sides)
+        stands_for, enough = _weigh_own_apart(strata, copies.sum(1), risk)
+        stands_for = torch.where(copies, diagonal(risk, sides), stands_for)
+        differences, known = own_terms_fixed(differences, copies, sides), known & enough
+    at_risk = (theirs >= mine) & (stands_for > 0)
+    return as_estimate(masked_logsumexp(differences + stands_for.log(), at_risk), known, log=True)
 
 
 def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -> tuple[Tensor, Tensor]:
@@ -134,19 +142,30 @@ def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -
     return torch.cat([sums.new_full((1,), -math.inf), sums])[members], members
 
 
-def _strata(seen: Tensor, n: int, n_events: int | None) -> list[tuple[Tensor, int]]:
-    """Return the members in the batch and the size in the population of each stratum, that of the events first."""
+def _strata(seen: Tensor, sides: Sides, n: int, n_events: int | None) -> list[tuple[Tensor, int]]:
+    """Return the members among the rivals and the size in the population of each stratum, that of the events first."""
     if n_events is None:
-        return [(torch.ones_like(seen), n)]
-    return [(seen, n_events), (~seen, n - n_events)]
+        return [(sides.members(torch.ones_like(seen)), n)]
+    return [(sides.members(seen), n_events), (sides.members(~seen), n - n_events)]
 
 
 def _weigh_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
-    """Return what each example represents, of shape (B,); strata in the batch also represent those it lacks."""
-    stands_for = torch.zeros_like(like)
+    """Return what each rival represents, of shape (pool,); strata in the pool also represent those it lacks."""
+    stands_for = torch.zeros_like(strata[0][0], dtype=like.dtype)
     for member, size in strata:
         stands_for = torch.where(member, stratum_weight(member, size, like), stands_for)
     return stands_for * (sum(size for _, size in strata) / stands_for.sum().clamp(min=1))
+
+
+def _represented(strata: list[tuple[Tensor, int]], expected: Tensor, like: Tensor) -> Tensor:
+    """Return what each fresh rival represents to a remembered event, of shape (pool,)."""
+    if len(strata) == 1:
+        ((member, size),) = strata
+        return torch.where(member, each_represents(size, expected.sum(), apart=True), 0.0).to(like.dtype)
+    (events, n_events), (others, n_others) = strata
+    of_event = each_represents(n_events, expected[1], apart=True)
+    of_other = each_represents(n_others, expected[0])
+    return torch.where(events, of_event, torch.where(others, of_other, 0.0)).to(like.dtype)
 
 
 def _weigh_own_apart(strata: list[tuple[Tensor, int]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,7 +174,8 @@ def _weigh_own_apart(strata: list[tuple[Tensor, int]], copies: Tensor, like: Ten
     Returns what j represents in the risk set of event i for j != i, of shape (B, B), and whether the batch has enough
     examples to represent the population, of shape (B,).
     """
-    stands_for, known = torch.zeros_like(like), torch.ones_like(copies, dtype=torch.bool)
+    stands_for = torch.zeros_like(strata[0][0], dtype=like.dtype)
+    known = torch.ones_like(copies, dtype=torch.bool)
     for place, (member, size) in enumerate(strata):
         of_own_stratum = copies if place == 0 else None
         weight = stratum_weight(member, size, like, copies=of_own_stratum).unsqueeze(-1)

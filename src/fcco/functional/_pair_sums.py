@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fcco._pool import ALL, Recall, Sides
 from fcco.functional._inner import above, is_one, product
 from fcco.functional._surrogates import Surrogate
 
@@ -21,7 +22,7 @@ def pair_sums(
     scores: Tensor,
     weight: Tensor,
     surrogate: Surrogate,
-    own: int | None = None,
+    sides: Sides = ALL,
     excluded: Tensor | None = None,
     temperature: float | Tensor = 1.0,
 ) -> Tensor:
@@ -33,13 +34,13 @@ def pair_sums(
     ----------
     scores : Tensor of shape (B + R,)
         h, own examples first.
-    weight : Tensor of shape (B + R, k)
-        c. No gradient flows to it.
+    weight : Tensor of shape (pool, k)
+        c, for every rival. No gradient flows to it.
     surrogate : Surrogate
         ℓ. Functions of the caller's own are differentiated by autograd.
-    own : int, optional
-        The number of own examples. By default, it is all of them.
-    excluded : Tensor of shape (B, B + R), optional
+    sides : Sides, optional
+        Who is own and who is a rival. By default, everyone is both.
+    excluded : Tensor of shape (B, pool), optional
         Pairs that are left out.
     temperature : float or Tensor, default 1.0
         τ. No gradient flows to it.
@@ -49,9 +50,9 @@ def pair_sums(
     Tensor of shape (B, k)
     """
     if not surrogate.has_name:
-        values = surrogate(above(scores, own, temperature))
+        values = surrogate(above(scores, sides, temperature))
         return product(values if excluded is None else values.masked_fill(excluded, 0.0), weight)
-    return _PairSums.apply(scores, weight, surrogate, own, excluded, temperature)[0]
+    return _PairSums.apply(scores, weight, surrogate, sides.own, sides.recall.apart, excluded, temperature)[0]
 
 
 class _PairSums(torch.autograd.Function):
@@ -61,10 +62,12 @@ class _PairSums(torch.autograd.Function):
         weight: Tensor,
         surrogate: Surrogate,
         own: int | None,
+        apart: bool,
         excluded: Tensor | None,
         temperature: float | Tensor,
     ) -> tuple[Tensor, Tensor]:
-        values, slopes = surrogate.value_and_slope(above(scores, own, temperature))
+        sides = Sides(own, Recall(apart=apart))
+        values, slopes = surrogate.value_and_slope(above(scores, sides, temperature))
         if excluded is not None:
             values, slopes = values.masked_fill(excluded, 0.0), slopes.masked_fill(excluded, 0.0)
         return product(values, weight), slopes
@@ -73,7 +76,7 @@ class _PairSums(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(inputs[1], output[1])
-        ctx.temperature = inputs[5]
+        ctx.apart, ctx.temperature = inputs[4], inputs[6]
 
     @staticmethod
     @once_differentiable
@@ -82,4 +85,8 @@ class _PairSums(torch.autograd.Function):
         gradient = gradient if is_one(ctx.temperature) else gradient / ctx.temperature
         by_own = (product(slopes, weight) * gradient).sum(1)
         by_rival = (product(slopes.T, gradient) * weight).sum(1)
-        return by_rival - F.pad(by_own, (0, len(by_rival) - len(by_own))), None, None, None, None, None
+        if ctx.apart:
+            by_score = torch.cat([-by_own, by_rival])
+        else:
+            by_score = by_rival - F.pad(by_own, (0, len(by_rival) - len(by_own)))
+        return by_score, None, None, None, None, None, None

@@ -129,8 +129,8 @@ def check_lists(
             f"relevance must be {lists.relevance[place].item()} for row {int(rows[place])}, as in the training data; "
             f"got {relevance[place].item()} at position {place}"
         )
-    together = same(query, None)
-    differs = together != same(lists.number, None)
+    together = same(query)
+    differs = together != same(lists.number)
     if bool(differs.any()):
         first, second = differs.nonzero()[0].tolist()
         one, other = int(query[first]), int(query[second])

@@ -1,0 +1,238 @@
+"""The memory: the outputs of recent batches, as rivals and as outer examples of the next ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fcco._checks import whole_number
+
+Strength = Literal["virtual", "estimate"]
+
+_HORIZON = 100
+"""Over how many steps, about, the composition of batches is averaged."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a loss remembers of recent batches: outputs such as scores, embeddings or risks, and what belongs to them.
+
+    A row u_i of the table is as old as the last visit of its example. The outputs of the last batches are a few steps
+    old, and every example can be compared with all of them.
+
+    Parameters
+    ----------
+    size : int, default 256
+        How many outputs to remember of each stratum: of positives and of negatives, of events and of censored examples,
+        or of all examples. Of every row only the newest output is kept.
+    strength : {"virtual", "estimate"}, default "virtual"
+        What the remembered outputs are used for. With "virtual", a batch with its memory acts like one large batch.
+        Fresh examples are compared with remembered ones, remembered ones with fresh ones, and the gradient is that of a
+        batch of their total size, estimated from the fresh part. With "estimate", remembered outputs only improve the
+        estimate of g_i at which f is differentiated, and the gradient is that of the fresh batch. This is the safe
+        choice for a deep model whose outputs change fast.
+    strata : int, default 1
+        How many strata there are. Losses set this themselves.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> loss_fn = fcco.losses.CoxLoss(n=1000, memory=fcco.Memory(size=64, strength="estimate"))
+    """
+
+    size: int = 256
+    strength: Strength = "virtual"
+    strata: int = 1
+
+    def __post_init__(self) -> None:
+        whole_number("size", self.size)
+        whole_number("strata", self.strata)
+        if self.strength not in ("virtual", "estimate"):
+            raise ValueError(f"strength must be 'virtual' or 'estimate'; got {self.strength!r}")
+
+
+class Recalled(NamedTuple):
+    """The content of a memory. Each tensor has S · M places, of which some are empty."""
+
+    columns: list[Tensor]
+    rows: Tensor
+    """The row of each; -1 where it is not known."""
+    present: Tensor
+    """Of bool; False for empty places, and for examples that are in the fresh batch too."""
+    at: Tensor
+    """g (log g) of each when it was fresh."""
+    share: Tensor
+    """The share of each in the objective when it was fresh; 0 if it was no outer example."""
+
+
+class Fresh(NamedTuple):
+    """What is to be remembered of a batch: that of all ranks, in the order of the ranks."""
+
+    columns: Sequence[Tensor]
+    rows: Tensor | None
+    stratum: Tensor | None
+    at: Tensor
+    share: Tensor
+
+
+class OutputMemory(nn.Module):
+    """Buffers that hold the newest outputs of every stratum, each stratum in a ring of its own.
+
+    The buffers of outputs are made at the first step, which tells their shapes. They follow ``.to()`` and
+    ``state_dict``, and hold at least float32.
+    """
+
+    row: Tensor
+    born: Tensor
+    cursor: Tensor
+    step: Tensor
+    expected: Tensor
+    at: Tensor
+    share: Tensor
+
+    def __init__(self, options: Memory, dim: int) -> None:
+        super().__init__()
+        self.options, self.dim = options, dim
+        # The last place is never read. What does not fit is written there, so that all shapes are static.
+        self.places = options.strata * options.size
+        self.register_buffer("row", torch.full((self.places + 1,), -1))
+        self.register_buffer("born", torch.full((self.places + 1,), -1))
+        self.register_buffer("cursor", torch.zeros(options.strata, dtype=torch.int64))
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("expected", torch.zeros(options.strata + 1))
+        self.register_buffer("at", torch.zeros((self.places + 1, dim)[: 1 + (dim > 1)]))
+        self.register_buffer("share", torch.zeros(self.places + 1))
+        self.n_columns = 0
+
+    def extra_repr(self) -> str:
+        return f"size={self.options.size}, strata={self.options.strata}, strength={self.options.strength}"
+
+    @property
+    def columns(self) -> list[Tensor]:
+        """The buffers of the outputs and of what belongs to them."""
+        return [getattr(self, f"column{k}") for k in range(self.n_columns)]
+
+    def recall(self, rows: Tensor | None) -> Recalled | None:
+        """Return what is remembered of rows other than those of the fresh batch; None before the first step."""
+        if self.n_columns == 0:
+            return None
+        places = self.places
+        held, present = self.row[:places], self.born[:places] >= 0
+        if rows is not None:
+            present = present & ~(held.unsqueeze(1) == rows.unsqueeze(0)).any(1)
+        columns = [column[:places] for column in self.columns]
+        return Recalled(columns, held, present, self.at[:places], self.share[:places] * present)
+
+    def expect(self, stratum: Tensor | None, like: Tensor, total: Tensor) -> Tensor:
+        """Return how many examples of each stratum a batch has on average, and, last, its total share."""
+        strata = self.options.strata
+        if stratum is None:
+            counts = torch.full((1,), float(len(like)), device=like.device)
+        else:
+            counts = _one_hot(stratum, strata).sum(0)
+        now = torch.cat([counts.to(self.expected.dtype), total.reshape(1).to(self.expected.dtype)])
+        rate = torch.clamp(1.0 / (self.step + 1), min=1.0 / _HORIZON).to(now.dtype)
+        return torch.lerp(self.expected, now, rate)
+
+    @torch.no_grad()
+    def remember(self, fresh: Fresh, recalled: Recalled | None, expected: Tensor) -> None:
+        """Take in the newest outputs; the oldest of each stratum make room."""
+        self._allocate(fresh)
+        places, size = self.places, self.options.size
+        if recalled is not None:  # older outputs of the same rows are forgotten
+            self.born[:places].masked_fill_(~recalled.present, -1)
+        stratum = torch.zeros(len(fresh.at), dtype=torch.int64, device=fresh.at.device)
+        stratum = stratum if fresh.stratum is None else fresh.stratum.long()
+        kept = _newest(fresh.rows, stratum)
+        one_hot = _one_hot(stratum, self.options.strata) * kept.unsqueeze(1)
+        count = one_hot.sum(0)
+        rank = (one_hot.cumsum(0) * one_hot).sum(1) - 1
+        kept = kept & (count[stratum] - rank <= size)
+        place = torch.where(kept, stratum * size + (self.cursor[stratum] + rank) % size, places)
+        rows = torch.full_like(stratum, -1) if fresh.rows is None else fresh.rows
+        for buffer, values in zip(
+            [*self.columns, self.row, self.born, self.at, self.share],
+            [*fresh.columns, rows, self.step.expand_as(rows), fresh.at, fresh.share],
+            strict=True,
+        ):
+            buffer.index_copy_(0, place, values.detach().to(buffer.dtype))
+        self.born[places] = -1
+        self.cursor.copy_((self.cursor + count) % size)
+        self.step.add_(1)
+        self.expected.copy_(expected)
+
+    def _allocate(self, fresh: Fresh) -> None:
+        """Make the buffers of the columns, or make them wider if the outputs are."""
+        if self.n_columns == 0:
+            for k, column in enumerate(fresh.columns):
+                self.register_buffer(f"column{k}", _room_for(column, self.places + 1))
+            self.n_columns = len(fresh.columns)
+        for k, (buffer, column) in enumerate(zip(self.columns, fresh.columns, strict=True)):
+            if column.shape[1:] != buffer.shape[1:]:
+                got, held = list(column.shape[1:]), list(buffer.shape[1:])
+                raise ValueError(f"an example has the shape {got}, but the memory holds examples of the shape {held}")
+            if column.dtype == torch.float64 and buffer.dtype == torch.float32:
+                setattr(self, f"column{k}", buffer.double())
+        if fresh.at.dtype == torch.float64 and self.at.dtype == torch.float32:
+            self.at = self.at.double()
+
+    def ages(self) -> Tensor:
+        """Return the ages, in steps, of the outputs that are held."""
+        born = self.born[: self.places]
+        return self.step - born[born >= 0]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OutputMemory:
+        def keep_precision(buffer: Tensor) -> Tensor:
+            moved = fn(buffer)
+            narrow = buffer.is_floating_point() and torch.finfo(moved.dtype).bits < 32
+            return buffer.to(moved.device) if narrow else moved
+
+        return super()._apply(keep_precision, recurse)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        saved = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
+        columns = [name for name in saved if name.startswith(f"{prefix}column")]
+        for k in range(self.n_columns):
+            delattr(self, f"column{k}")
+        self.n_columns = len(columns)
+        for k in range(self.n_columns):
+            value = saved[f"{prefix}column{k}"]
+            self.register_buffer(f"column{k}", torch.zeros_like(value, device=self.row.device))
+        if not saved:  # a state from before there was a memory: it starts empty
+            saved = {prefix + name: value for name, value in OutputMemory(self.options, self.dim).state_dict().items()}
+        if saved[f"{prefix}at"].dtype == torch.float64:
+            self.at = self.at.double()
+        super()._load_from_state_dict(saved, prefix, *args)
+
+
+def _room_for(column: Tensor, places: int) -> Tensor:
+    dtype = torch.promote_types(column.dtype, torch.float32) if column.is_floating_point() else column.dtype
+    return torch.zeros((places, *column.shape[1:]), dtype=dtype, device=column.device)
+
+
+def _one_hot(stratum: Tensor, strata: int) -> Tensor:
+    return (stratum.unsqueeze(1) == torch.arange(strata, device=stratum.device)).long()
+
+
+def _newest(rows: Tensor | None, like: Tensor) -> Tensor:
+    """Return a mask of the last appearance of each row in a batch."""
+    if rows is None:
+        return torch.ones_like(like, dtype=torch.bool)
+    return ~(rows.unsqueeze(1) == rows.unsqueeze(0)).triu(1).any(1)
+
+
+def as_memory(memory: Memory | int | None, default: Memory | None, strata: int) -> Memory | None:
+    """Return the memory that an argument stands for: a number of outputs, 0 for none, None for the default."""
+    if memory is None:
+        chosen = default
+    elif isinstance(memory, Memory):
+        chosen = memory
+    else:
+        size = whole_number("memory", memory, least=0)
+        chosen = Memory(size) if default is None else Memory(size, default.strength)
+        chosen = chosen if size else None
+    return None if chosen is None else Memory(chosen.size, chosen.strength, strata)
