@@ -17,7 +17,8 @@ from fcco import (
 )
 from fcco._checks import NotFiniteError
 from fcco._coupled import CoupledLoss
-from fcco._pool import Estimate, Pool
+from fcco._memory import Memory
+from fcco._pool import Estimate, Pool, Recall
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable, load_anyway
 from fcco.solvers import solve
@@ -38,9 +39,11 @@ __all__ = [
     "CoupledLoss",
     "Estimate",
     "InnerTable",
+    "Memory",
     "Method",
     "NotFiniteError",
     "Pool",
+    "Recall",
     "Rule",
     "data",
     "diagnostics",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import (
+    Rows,
     as_index,
     as_rows,
     check_finite,
@@ -27,12 +28,23 @@ from fcco._checks import (
     whole_number,
 )
 from fcco._describe import Descriptions, options_of
+from fcco._memory import Memory, OutputMemory, as_memory
 from fcco._outer import Outer, Shares, takes_index, total
 from fcco._pool import EstimateFrom, Pool
+from fcco._remember import GivenBatch, Made, Others, RememberingStep
 from fcco._repeats import Repeats, find_repeats
-from fcco._rules import SOX, Batch, Rule, is_per_row
+from fcco._rules import BSGD, SOX, Batch, Rule, is_per_row
 from fcco._space import Rate, as_column
-from fcco._step import Inputs, SharedEstimate, Step, Visit, as_shares, estimate_of_nothing, split_estimate
+from fcco._step import (
+    Inputs,
+    SharedEstimate,
+    Step,
+    Visit,
+    as_shares,
+    estimate_of_nothing,
+    split_estimate,
+    step_without_rows,
+)
 from fcco._table import InnerTable
 from fcco.placement import Change, Layout, Placement, place
 
@@ -68,6 +80,9 @@ class CoupledLoss(nn.Module):
     n_outer : int, optional
         How many of the n rows ever appear in ``index``, if not all of them do (for example, only the positives). MOAP
         scales its estimates by ``n_outer`` / B1.
+    memory : Memory or int, default=0
+        Which outputs of recent batches :meth:`pooled` adds to inner sets, and how; a number is that of outputs per
+        stratum. See :class:`fcco.Memory`. Calls of the loss itself, whose inner estimate is ready-made, have no memory.
 
     Raises
     ------
@@ -133,6 +148,7 @@ class CoupledLoss(nn.Module):
         log: bool = False,
         init: float | None = None,
         n_outer: int | None = None,
+        memory: Memory | int = 0,
     ) -> None:
         super().__init__()
         if not callable(outer):
@@ -149,12 +165,20 @@ class CoupledLoss(nn.Module):
         self.n, self.dim, self.log = self.table.n, self.table.dim, self.table.log
         self.n_outer = self.n if n_outer is None else whole_number("n_outer", n_outer)
         self.layout = Layout()
+        self.memory: OutputMemory | None = None
+        self.remember(as_memory(memory))
         # On several ranks, each then waits for the others' f before it writes, which takes one message a step.
         self.outer_may_fail = True
         self.observers: list[Callable[[Visit], None]] = []
         self.is_frozen = False
         self._described = Descriptions()
         self._outer_takes_index = takes_index(outer)
+
+    def remember(self, memory: Memory | None) -> None:
+        """Begin with an empty memory, or do without one."""
+        if memory is not None and self.rule.needs_previous:
+            raise ValueError(f"{type(self.rule).__name__} needs estimates at two sets of weights, and cannot remember")
+        self.memory = None if memory is None else OutputMemory(memory, self.dim)
 
     def extra_repr(self) -> str:
         return f"outer={getattr(self.outer, '__name__', type(self.outer).__name__)}, rule={self.rule}, init={self.init}"
@@ -185,6 +209,8 @@ class CoupledLoss(nn.Module):
         *,
         name: str = "the batch",
         gather: bool = True,
+        stratum: Tensor | None = None,
+        check: Callable[[Pool], None] | None = None,
         sample: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> Tensor:
@@ -197,17 +223,25 @@ class CoupledLoss(nn.Module):
             :class:`fcco.Estimate`, which has weights too. An error in it is raised on all ranks.
         columns : sequence of Tensor
             What ``estimate`` needs of each example of the batch, [B, ...] each.
-        index : Tensor
-            [B], the rows.
+        index : Tensor or None
+            [B], the rows. None is for rules without a table (BSGD) only; the memory then knows no rows.
         name : str
             Of the first column, for error messages.
         gather : bool
             Whether the examples of other ranks are rivals too. False for inner sets that are not made of the batch.
+        stratum : Tensor, optional
+            [B], integers: which stratum each example belongs to, if the memory has several.
+        check : callable, optional
+            Raises an error if the batch contradicts what is known. It is called with the pool of fresh examples, before
+            any state changes.
         sample, options
             As in a call of the loss.
         """
         placement = self.placement()
-        step = partial(self._step_of_pool, placement, estimate, columns, index, name=name, gather=gather, sample=sample)
+        if index is None and placement is not None and not isinstance(self.rule, BSGD):
+            raise TypeError(f"index must be given, because {self.rule} keeps a row for every example; got None")
+        batch = GivenBatch(columns, index, stratum if self.memory is not None else None, name, gather, check)
+        step = partial(self._step_of_pool, placement, estimate, batch, sample)
         if placement is None or placement.alone:
             return step({})
         return self._eagerly(step, self.settings(options))
@@ -249,7 +283,8 @@ class CoupledLoss(nn.Module):
         rule, table = self.rule, self.table
         own = {"n": self.n, "dim": self.dim, "log": self.log, "n_outer": self.n_outer, "init": self.init}
         others = {name: value for name, value in (options or {}).items() if name[0] != "_"}
-        made = {**table.identity, "rule": type(rule), **options_of(rule), "outer": self.outer}
+        memory = None if self.memory is None else self.memory.options
+        made = {**table.identity, "rule": type(rule), **options_of(rule), "outer": self.outer, "memory": memory}
         return self._described.texts({**others, **made, **own, "gather": self.layout.gather, "table": type(table)})
 
     @contextmanager
@@ -306,42 +341,72 @@ class CoupledLoss(nn.Module):
         self,
         placement: Placement | None,
         estimate: EstimateFrom,
-        columns: Sequence[Any],
-        index: Any,
-        settings: Mapping[str, str],
-        *,
-        name: str,
-        gather: bool,
+        batch: GivenBatch,
         sample: Any,
+        settings: Mapping[str, str],
     ) -> Tensor:
         f = self._f if sample is None else partial(self._f, sample=sample)
         if placement is None:
-            known = self.training and _is_batch(columns)
-            pool = Pool(columns, None, as_index(index, columns[0].device) if known else None)
-            inner, shares = split_estimate(estimate(pool))
-            check_one_each(as_index(index, inner.device), inner, "the batch")
-            return self._plug_in(f, inner, index, shares)
-        rivals = None
-        if gather:
-            (*columns, index), others = placement.gather((*columns, index), settings)
-            if others is not None:
-                *rivals, their_rows = others
+            return self._exactly(estimate, f, batch)
+        others = None
+        if batch.gather:
+            batch, others = batch.gathered(placement, settings)
         try:
-            if rivals is not None:
-                rows = as_rows(torch.cat([index, their_rows]), self.n, index.device)
-                inner, shares = split_estimate(estimate(Pool(columns, rivals, *rows)))
-            elif not placement.alone and _is_batch(columns) and len(columns[0]) == 0:
-                inner, shares = estimate_of_nothing(columns, self.dim), None
-            else:
-                pool = Pool(columns)
-                if _is_batch(columns):
-                    index = checked = as_rows(index, self.n, columns[0].device)
-                    check_one_each(checked.values, columns[0], name)
-                    pool = Pool(columns, None, *checked)
-                inner, shares = split_estimate(estimate(pool))
+            made = self._estimate_pool(placement, estimate, f, batch, others)
         except Exception as error:
             placement.refuse(error)
-        return self._take_step(placement, f, inner, index, shares, None, settings)
+        loss = self._take_step(
+            placement, f, made.inner, made.rows, made.shares, None, settings, made.tracked, batch.index is not None
+        )
+        if self.memory is not None and not self.is_frozen and made.kept is not None:
+            self.memory.remember(*made.kept)
+        return made.balance(loss)
+
+    def _exactly(self, estimate: EstimateFrom, f: Outer, batch: GivenBatch) -> Tensor:
+        """Return the value of the batch by itself, where no step is taken."""
+        columns, index = batch.columns, batch.index
+        if index is None:
+            index = torch.arange(len(columns[0]), device=columns[0].device)
+        known = self.training and _is_batch(columns)
+        pool = Pool(columns, None, as_index(index, columns[0].device) if known else None)
+        inner, shares = split_estimate(estimate(pool))
+        if batch.check is not None:
+            batch.check(pool)
+        check_one_each(as_index(index, inner.device), inner, "the batch")
+        return self._plug_in(f, inner, index, shares)
+
+    def _estimate_pool(
+        self, placement: Placement, estimate: EstimateFrom, f: Outer, batch: GivenBatch, others: Others | None
+    ) -> Made:
+        """Make the estimates of a step from the batch, the other ranks' batches, and the memory."""
+        columns = batch.columns
+        if others is None and not placement.alone and _is_batch(columns) and len(columns[0]) == 0:
+            return Made(estimate_of_nothing(columns, self.dim), batch.index, None)
+        pool, rows = self._pool_of(batch, others)
+        if self.memory is None:
+            inner, shares = split_estimate(estimate(pool))
+            if batch.check is not None:
+                batch.check(pool)
+            return Made(inner, rows, shares)
+        return RememberingStep(self, placement, batch, others, pool).make(estimate, f)
+
+    def _pool_of(self, batch: GivenBatch, others: Others | None) -> tuple[Pool, Any]:
+        """Return the pool of fresh examples, and the rows of this process's part of it."""
+        columns, index = batch.columns, batch.index
+        if not _is_batch(columns):
+            return Pool(columns), index
+        device, count = columns[0].device, len(columns[0])
+        if index is None:  # positions serve as rows, which the table does not see
+            everyone = count if others is None else count + len(others.columns[0])
+            every = Rows(torch.arange(everyone, device=device), may_repeat=False)
+        elif others is None:
+            every = as_rows(index, self.n, device)
+            check_one_each(every.values, columns[0], batch.name)
+        else:
+            assert others.rows is not None
+            every = as_rows(torch.cat([index, others.rows]), self.n, device)
+        own = every if others is None else every.values[:count]
+        return Pool(columns, None if others is None else others.columns, *every), own
 
     def _shared_step(
         self,
@@ -378,27 +443,36 @@ class CoupledLoss(nn.Module):
         weight: Any,
         previous: Any,
         settings: Mapping[str, str],
+        tracked: Tensor | None = None,
+        has_rows: bool = True,
     ) -> Tensor:
-        """Take one step; the loss is this process's part of it, times the number of processes."""
+        """Take one step; the loss is this process's part of it, times the number of processes.
+
+        ``tracked`` is what the rows meet, if not ``inner`` itself. Without rows, the table only counts the step.
+        """
         if self.rule.all_rows:
             inner = placement.average(inner, settings)
         try:
-            given = self._check(placement, inner, index, weight, previous)
+            given = self._check(placement, inner, index, weight, previous, tracked)
         except Exception as error:
             placement.refuse(error)
         if not placement.alone:
             settings = {**settings, "dtype": str(given.inner.dtype)}
         weights = placement.begin(given.rows, given.shares, settings, all_rows=self.rule.all_rows)
-        step = self._advance(placement, given, weights)
+        step = self._advance(placement, given, weights) if has_rows else step_without_rows(given)
         with placement.all_or_none() if self.outer_may_fail or self._may_overflow else nullcontext():
             loss = self._loss_of(f, placement.table, step, given.rows, weights)
-        if not self.is_frozen:
+        if not self.is_frozen and has_rows:
             placement.write(step.tracked, step.values, step.rate, step.written)
+        elif not self.is_frozen:
+            placement.table.step.add_(1)
         if step.visit is not None:
             self.notify(step.visit)
         return loss
 
-    def _check(self, placement: Placement, inner: Any, index: Any, weight: Any, previous: Any) -> Inputs:
+    def _check(
+        self, placement: Placement, inner: Any, index: Any, weight: Any, previous: Any, tracked: Tensor | None = None
+    ) -> Inputs:
         """Refuse bad input. The part of a batch that one rank has may be empty."""
         table, all_rows = placement.table, self.rule.all_rows
         if not placement.alone and is_empty(index) and isinstance(inner, Tensor) and (all_rows or len(inner) == 0):
@@ -406,7 +480,8 @@ class CoupledLoss(nn.Module):
             nothing = inner.new_zeros(0)
             # Only a rank without rows may leave out the previous estimate.
             previous = inner if self.rule.needs_previous and previous is None else previous
-            return Inputs(inner, nothing.long(), Shares(nothing, nothing.sum()), previous, may_repeat=True)
+            none = Shares(nothing, nothing.sum())
+            return Inputs(inner, nothing.long(), none, previous, may_repeat=True, tracked=inner.detach())
         inner = check_inner(inner, self.dim)
         self._check_values(table, inner, previous)
         rows = as_rows(index, self.n, inner.device)
@@ -416,7 +491,8 @@ class CoupledLoss(nn.Module):
         shares = as_shares(weight, rows.values, dtype, needed=not placement.alone)
         # Rows that one rank has once may come from another rank too.
         may_repeat = not all_rows and (rows.may_repeat or not placement.alone)
-        return Inputs(inner, rows.values, shares, previous, may_repeat)
+        tracked = inner.detach() if tracked is None else tracked.reshape(inner.shape)
+        return Inputs(inner, rows.values, shares, previous, may_repeat, tracked)
 
     @property
     def _may_overflow(self) -> bool:
@@ -467,7 +543,7 @@ class CoupledLoss(nn.Module):
         tracked, sampled = (None, given.rows) if rule.all_rows else (given.rows, None)
         where = None if weight is None or rule.all_rows else weight > 0
         with torch.no_grad():
-            own = Change(tracked, where, inner.detach(), previous)
+            own = Change(tracked, where, given.tracked.to(inner.dtype), previous)
             change = placement.send(own)
             repeats = None
             if given.may_repeat and change.rows is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -36,7 +36,9 @@ class Memory:
         estimate of g_i at which f is differentiated, and the gradient is that of the fresh batch. This is the safe
         choice for a deep model whose outputs change fast.
     strata : int, default 1
-        How many strata there are. Losses set this themselves.
+        How many strata there are. Losses set this themselves, and the next one.
+    per_stratum : bool, default True
+        Whether ``size`` is the number of outputs of each stratum, or of all strata together.
 
     Examples
     --------
@@ -47,6 +49,7 @@ class Memory:
     size: int = 256
     strength: Strength = "virtual"
     strata: int = 1
+    per_stratum: bool = True
 
     def __post_init__(self) -> None:
         whole_number("size", self.size)
@@ -98,10 +101,11 @@ class OutputMemory(nn.Module):
         super().__init__()
         self.options, self.dim = options, dim
         # The last place is never read. What does not fit is written there, so that all shapes are static.
-        self.places = options.strata * options.size
+        self.rings = options.strata if options.per_stratum else 1
+        self.places = self.rings * options.size
         self.register_buffer("row", torch.full((self.places + 1,), -1))
         self.register_buffer("born", torch.full((self.places + 1,), -1))
-        self.register_buffer("cursor", torch.zeros(options.strata, dtype=torch.int64))
+        self.register_buffer("cursor", torch.zeros(self.rings, dtype=torch.int64))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.register_buffer("expected", torch.zeros(options.strata + 1))
         self.register_buffer("at", torch.zeros((self.places + 1, dim)[: 1 + (dim > 1)]))
@@ -109,7 +113,7 @@ class OutputMemory(nn.Module):
         self.n_columns = 0
 
     def extra_repr(self) -> str:
-        return f"size={self.options.size}, strata={self.options.strata}, strength={self.options.strength}"
+        return f"size={self.options.size}, rings={self.rings}, strength={self.options.strength}"
 
     @property
     def columns(self) -> list[Tensor]:
@@ -145,15 +149,15 @@ class OutputMemory(nn.Module):
         places, size = self.places, self.options.size
         if recalled is not None:  # older outputs of the same rows are forgotten
             self.born[:places].masked_fill_(~recalled.present, -1)
-        stratum = torch.zeros(len(fresh.at), dtype=torch.int64, device=fresh.at.device)
-        stratum = stratum if fresh.stratum is None else fresh.stratum.long()
-        kept = _newest(fresh.rows, stratum)
-        one_hot = _one_hot(stratum, self.options.strata) * kept.unsqueeze(1)
+        ring = torch.zeros(len(fresh.at), dtype=torch.int64, device=fresh.at.device)
+        ring = ring if fresh.stratum is None or self.rings == 1 else fresh.stratum.long()
+        kept = _newest(fresh.rows, ring)
+        one_hot = _one_hot(ring, self.rings) * kept.unsqueeze(1)
         count = one_hot.sum(0)
         rank = (one_hot.cumsum(0) * one_hot).sum(1) - 1
-        kept = kept & (count[stratum] - rank <= size)
-        place = torch.where(kept, stratum * size + (self.cursor[stratum] + rank) % size, places)
-        rows = torch.full_like(stratum, -1) if fresh.rows is None else fresh.rows
+        kept = kept & (count[ring] - rank <= size)
+        place = torch.where(kept, ring * size + (self.cursor[ring] + rank) % size, places)
+        rows = torch.full_like(ring, -1) if fresh.rows is None else fresh.rows
         for buffer, values in zip(
             [*self.columns, self.row, self.born, self.at, self.share],
             [*fresh.columns, rows, self.step.expand_as(rows), fresh.at, fresh.share],
@@ -225,14 +229,16 @@ def _newest(rows: Tensor | None, like: Tensor) -> Tensor:
     return ~(rows.unsqueeze(1) == rows.unsqueeze(0)).triu(1).any(1)
 
 
-def as_memory(memory: Memory | int | None, default: Memory | None, strata: int) -> Memory | None:
-    """Return the memory that an argument stands for: a number of outputs, 0 for none, None for the default."""
+def as_memory(memory: Memory | int | None, default: Memory | None = None, **of_loss: Any) -> Memory | None:
+    """Return the memory that an argument stands for: a number of outputs, 0 for none, None for the default.
+
+    ``of_loss`` are options that the loss decides.
+    """
     if memory is None:
         chosen = default
     elif isinstance(memory, Memory):
         chosen = memory
     else:
         size = whole_number("memory", memory, least=0)
-        chosen = Memory(size) if default is None else Memory(size, default.strength)
-        chosen = chosen if size else None
-    return None if chosen is None else Memory(chosen.size, chosen.strength, strata)
+        chosen = (replace(default, size=size) if default else Memory(size)) if size else None
+    return None if chosen is None else replace(chosen, **of_loss)

@@ -50,6 +50,8 @@ class Inputs(NamedTuple):
     shares: Shares | None
     previous: Tensor | None
     may_repeat: bool
+    tracked: Tensor
+    """What the rows meet: ``inner`` without its graph, or a better estimate of the same."""
 
 
 class Step(NamedTuple):
@@ -64,6 +66,13 @@ class Step(NamedTuple):
     rate: Rate
     written: Tensor | None  # where the values are not padding
     visit: Visit | None
+
+
+def step_without_rows(given: Inputs) -> Step:
+    """Return the step of a batch whose rows are not known, for rules that keep none."""
+    inner = given.inner.to(torch.promote_types(given.inner.dtype, torch.float32))
+    at = given.tracked.to(inner.dtype)
+    return Step(inner, at, at, None, None, at, 1.0, None, None)
 
 
 def split_estimate(made: Estimate | Tensor) -> tuple[Tensor, Shares | None]:

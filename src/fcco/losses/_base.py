@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from fcco._checks import NotFiniteError, shape_of
 from fcco._coupled import CoupledLoss
 from fcco._describe import fingerprint
+from fcco._memory import Memory, OutputMemory, as_memory
 from fcco._outer import Outer
 from fcco._pool import EstimateFrom
-from fcco._rules import Rule
+from fcco._rules import BSGD, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask
@@ -69,6 +70,36 @@ def count_members(labels: Any, name: str) -> Tensor:
     return labels.bincount()
 
 
+def choose(
+    rule: Rule | None, memory: Memory | int | None, default: Default, **of_loss: Any
+) -> tuple[Rule, Memory | None]:
+    """Return the rule and the memory of a loss, given the arguments of its constructor.
+
+    If neither is given, they are the default. A rule by itself has no memory, and a memory by itself has no table.
+    ``of_loss`` are options of the memory that the loss decides.
+    """
+    if rule is None and memory is None:
+        return default.rule, as_memory(default.memory, **of_loss)
+    remembered = as_memory(0 if memory is None else memory, default.memory, **of_loss)
+    if rule is None:
+        rule = default.table if remembered is None else BSGD()
+    return rule, remembered
+
+
+class Default(NamedTuple):
+    """What was measured to be best for a loss."""
+
+    table: Rule
+    """The rule without a memory."""
+    memory: Memory | None = None
+    """The memory, which then has no table beside it; None: the table is better."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of the default."""
+        return self.table if self.memory is None else BSGD()
+
+
 class Loss(nn.Module):
     """Base class of the losses.
 
@@ -89,6 +120,8 @@ class Loss(nn.Module):
         How many values g_i has.
     log : bool, default False
         Whether inner values are logarithms.
+    memory : Memory or None, default None
+        What is remembered of recent batches.
 
     Raises
     ------
@@ -99,9 +132,11 @@ class Loss(nn.Module):
     estimated_from: ClassVar[str] = "scores"
     """The argument to name in the error message if the inner values overflow."""
 
-    def __init__(self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False) -> None:
+    def __init__(
+        self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False, memory: Memory | None = None
+    ) -> None:
         super().__init__()
-        self.coupled = CoupledLoss(outer, n, dim, rule=rule, log=log)
+        self.coupled = CoupledLoss(outer, n, dim, rule=rule, log=log, memory=memory or 0)
         self.coupled.outer_may_fail = False
         self.table.identity = {"kind": type(self).__name__}
         if rule.all_rows:
@@ -124,6 +159,11 @@ class Loss(nn.Module):
     def table(self) -> InnerTable:
         """The running estimates u."""
         return self.coupled.table
+
+    @property
+    def memory(self) -> OutputMemory | None:
+        """The outputs of recent batches; None if the loss remembers none."""
+        return self.coupled.memory
 
     def _identify(self, **known: Any) -> Self:
         """Record what is known about the population: numbers, and tensors, which are identified by their values.

@@ -9,16 +9,22 @@ import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
+from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.losses._base import Loss, Scale, count_positives, minus_share
+from fcco.losses._base import Default, Loss, Scale, choose, count_positives, minus_share
 from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
 from fcco.losses._population import check_members, outer_only, split
 from fcco.losses._temperature import Temperature, TemperedLoss
+
+# What measured best; see docs/defaults.md.
+AVERAGE_PRECISION = Default(SOAP(gamma=0.7), Memory(256))
+P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(256))
+PARTIAL_AUC = Default(SOAP(gamma=0.7), Memory(256))
 
 
 def _ratio(u: Tensor) -> Tensor:
@@ -110,11 +116,13 @@ class AveragePrecisionLoss(TemperedLoss):
         margin: float = 1.0,
         surrogate: SurrogateLike = "ramp",
         temperature: Temperature = 1.0,
-        rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
+        rule: Rule | None = None,
         own_term: OwnTerm = "sampled",
+        memory: Memory | int | None = None,
     ) -> None:
         ell = resolve_surrogate(surrogate, margin)
-        super().__init__(minus_share if ell.is_exp else _ratio, n, dim=2, rule=rule, log=ell.is_exp)
+        rule, memory = choose(rule, memory, AVERAGE_PRECISION, strata=2)
+        super().__init__(minus_share if ell.is_exp else _ratio, n, dim=2, rule=rule, log=ell.is_exp, memory=memory)
         self.n_pos = whole_number("n_pos", n_pos)
         if self.n_pos > self.n:
             raise ValueError(f"n_pos must be at most n = {self.n}; got {n_pos}")
@@ -147,7 +155,7 @@ class AveragePrecisionLoss(TemperedLoss):
         n, n_pos = count_positives(target)
         return cls(n, n_pos, **options)
 
-    def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         if can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp:
             fused = fused_average_precision(
@@ -162,11 +170,11 @@ class AveragePrecisionLoss(TemperedLoss):
             )
             if fused is not None:
                 return fused
-        return self._loss(self._estimate, scores, target, index=index)
+        return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the positives in a pool."""
-        estimate = average_precision_inner(
+        return average_precision_inner(
             *pool.own,
             rivals=pool.rivals,
             rows=pool.repeated_rows,
@@ -175,9 +183,12 @@ class AveragePrecisionLoss(TemperedLoss):
             n=self._of_population(self.n),
             n_pos=self.n_pos,
             own_term=self.own_term,
+            recall=pool.recall,
         )
+
+    def _check(self, pool: Pool) -> None:
+        """Refuse a batch that contradicts the training data."""
         check_members(pool, 1, split(self.n, self.n_pos, "n_pos", "positive", "negative"))
-        return estimate
 
 
 class PNormPushLoss(Loss):
@@ -234,11 +245,13 @@ class PNormPushLoss(Loss):
         p: float = 4,
         surrogate: SurrogateLike = "exp",
         margin: float = 1.0,
-        rule: Rule = SOAP(gamma=0.5),  # noqa: B008 (frozen)
+        rule: Rule | None = None,
+        memory: Memory | int | None = None,
     ) -> None:
         check_number(p, "p", at_least=1)
         ell = resolve_surrogate(surrogate, margin)
-        super().__init__(_Power(p, ell.is_exp), n, rule=rule, log=ell.is_exp)
+        rule, memory = choose(rule, memory, P_NORM_PUSH, strata=2)
+        super().__init__(_Power(p, ell.is_exp), n, rule=rule, log=ell.is_exp, memory=memory)
         self.p, self.surrogate = p, ell
 
     @classmethod
@@ -260,19 +273,21 @@ class PNormPushLoss(Loss):
         n, n_pos = count_positives(target)
         return cls(n, **options)._with_outer(n - n_pos)._identify(n_pos=n_pos)
 
-    def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         if can_fuse(self.coupled, self.surrogate, scores, target):
             fused = fused_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
             if fused is not None:
                 return fused
-        return self._loss(self._estimate, scores, target, index=index)
+        return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the negatives in a pool."""
-        estimate = p_norm_push_inner(*pool.own, rivals=pool.rivals, surrogate=self.surrogate)
+        return p_norm_push_inner(*pool.own, rivals=pool.rivals, surrogate=self.surrogate, recall=pool.recall)
+
+    def _check(self, pool: Pool) -> None:
+        """Refuse a batch that contradicts the training data."""
         check_members(pool, 0, outer_only(self.coupled.n_outer, "negative", "positive"))
-        return estimate
 
 
 class PartialAUCLoss(Loss):
@@ -327,10 +342,12 @@ class PartialAUCLoss(Loss):
         temperature: float = 1.0,
         surrogate: SurrogateLike = "squared_hinge",
         margin: float = 1.0,
-        rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
+        rule: Rule | None = None,
+        memory: Memory | int | None = None,
     ) -> None:
         check_number(temperature, "temperature", above=0)
-        super().__init__(Scale(temperature), n, rule=rule, log=True)
+        rule, memory = choose(rule, memory, PARTIAL_AUC, strata=2)
+        super().__init__(Scale(temperature), n, rule=rule, log=True, memory=memory)
         self.temperature = temperature
         self.surrogate = resolve_surrogate(surrogate, margin)
 
@@ -353,14 +370,20 @@ class PartialAUCLoss(Loss):
         n, n_pos = count_positives(target)
         return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
 
-    def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
-        return self._loss(self._estimate, scores, target, index=index)
+        return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the positives in a pool."""
-        estimate = partial_auc_inner(
-            *pool.own, rivals=pool.rivals, surrogate=self.surrogate, temperature=self.temperature
+        return partial_auc_inner(
+            *pool.own,
+            rivals=pool.rivals,
+            surrogate=self.surrogate,
+            temperature=self.temperature,
+            recall=pool.recall,
         )
+
+    def _check(self, pool: Pool) -> None:
+        """Refuse a batch that contradicts the training data."""
         check_members(pool, 1, outer_only(self.coupled.n_outer, "positive", "negative"))
-        return estimate

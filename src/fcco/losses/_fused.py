@@ -32,6 +32,7 @@ def can_fuse(coupled: CoupledLoss, surrogate: Surrogate, scores: Any, target: An
     """Whether the step can be computed by hand: in training, eagerly, on the CPU, in single or double precision."""
     return (
         surrogate.has_name  # the caller's own function may have parameters to train
+        and coupled.memory is None
         and coupled.training
         and torch.is_grad_enabled()
         and isinstance(scores, Tensor)
@@ -85,8 +86,10 @@ class Split(NamedTuple):
 def split_batch(scores: Tensor, target: Tensor, index: Any, n: int, *, positives_first: bool) -> Split | None:
     """Split the batch by class.
 
-    Returns None if the batch lacks a class, repeats an outer row, or is invalid.
+    Returns None if the batch lacks a class, has no rows, repeats an outer one, or is invalid.
     """
+    if index is None:
+        return None
     rows = as_index(index, scores.device).numpy()
     values, label = scores.detach().numpy(), target.detach().numpy()
     with np.errstate(all="ignore"):

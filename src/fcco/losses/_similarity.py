@@ -6,15 +6,21 @@ from typing import Any
 
 from torch import Tensor
 
+from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, nca_inner
-from fcco.losses._base import Loss, as_values, count_members, minus_share
+from fcco.losses._base import Default, Loss, as_values, choose, count_members, minus_share
 from fcco.losses._likelihood import minus_log_share
 from fcco.losses._population import check_class_sizes
 from fcco.schedules import Power
+
+# What measured best; see docs/defaults.md.
+NCA = Default(SOAP(gamma=0.9), Memory(256))
+NCA_LOG = Default(SOAP(gamma=Power(0.1)), Memory(256))
+CONTRASTIVE = Default(SOAP(gamma=0.7), Memory(256, "estimate"))
 
 
 def _mean_of_both(log_u: Tensor) -> Tensor:
@@ -87,13 +93,15 @@ class NCALoss(Loss):
         class_sizes: Any = None,
         rule: Rule | None = None,
         log_likelihood: bool = False,
+        memory: Memory | int | None = None,
     ) -> None:
-        if rule is None:
-            rule = SOAP(gamma=Power(0.1) if log_likelihood else 0.9)
-        super().__init__(minus_log_share if log_likelihood else minus_share, n, dim=2, rule=rule, log=True)
+        class_sizes = None if class_sizes is None else as_values(class_sizes)
+        strata = 1 if class_sizes is None else max(class_sizes.numel(), 1)
+        rule, memory = choose(rule, memory, NCA_LOG if log_likelihood else NCA, strata=strata, per_stratum=False)
+        outer = minus_log_share if log_likelihood else minus_share
+        super().__init__(outer, n, dim=2, rule=rule, log=True, memory=memory)
         self.log_likelihood = log_likelihood
         if class_sizes is not None:
-            class_sizes = as_values(class_sizes)
             counts = class_sizes.dim() == 1 and not class_sizes.is_floating_point()
             if not counts or (class_sizes < 0).any() or int(class_sizes.sum()) != self.n:
                 raise ValueError(
@@ -121,22 +129,26 @@ class NCALoss(Loss):
         class_sizes = count_members(labels, "labels")
         return cls(int(class_sizes.sum()), class_sizes, **options)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
-        return self._loss(self._estimate, embeddings, labels, index=index)
+        stratum = None if self.class_sizes is None else labels
+        return self._loss(self._estimate, embeddings, labels, index=index, stratum=stratum, check=self._check)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the own examples of a pool."""
-        estimate = nca_inner(
+        return nca_inner(
             *pool.own,
             rivals=pool.rivals,
             rows=pool.rows,
             n=self._of_population(self.n),
             class_sizes=self._of_population(self.class_sizes),
             needs_mate=self.log_likelihood,
+            recall=pool.recall,
         )
+
+    def _check(self, pool: Pool) -> None:
+        """Refuse a batch that contradicts the training data."""
         check_class_sizes(pool.rows, pool.joined()[1], self.class_sizes)
-        return estimate
 
 
 class ContrastiveLoss(Loss):
@@ -201,17 +213,19 @@ class ContrastiveLoss(Loss):
         temperature: float = 0.1,
         mode: str = "two_views",
         include_positive: bool = False,
-        rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
+        rule: Rule | None = None,
         own_term: OwnTerm = "exact",
+        memory: Memory | int | None = None,
     ) -> None:
-        super().__init__(_mean_of_both, n, dim=2, rule=rule, log=True)
+        rule, memory = choose(rule, memory, CONTRASTIVE)
+        super().__init__(_mean_of_both, n, dim=2, rule=rule, log=True, memory=memory)
         check_number(temperature, "temperature", above=0)
         check_choice(mode, "mode", ("two_views", "cross_modal"))
         check_own_term(own_term)
         self.temperature, self.mode, self.include_positive = temperature, mode, include_positive
         self.own_term: OwnTerm = own_term
 
-    def forward(self, first: Tensor, second: Tensor, index: Tensor) -> Tensor:
+    def forward(self, first: Tensor, second: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from two views or modalities, each of shape (B, d), and rows of shape (B,)."""
         return self._loss(self._estimate, first, second, index=index)
 
@@ -226,4 +240,5 @@ class ContrastiveLoss(Loss):
             include_positive=self.include_positive,
             n=self._of_population(self.n),
             own_term=self.own_term,
+            recall=pool.recall,
         )

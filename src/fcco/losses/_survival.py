@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of, whole_number
+from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
 from fcco._step import SharedEstimate
@@ -17,9 +18,12 @@ from fcco.functional._checks import as_mask, check_floats, check_time, refuse_wh
 from fcco.functional._inner import OwnTerm, check_own_term, stratum_weight
 from fcco.functional._inner_survival import cox_inner, risk_set_sums
 from fcco.functional._tensors import at_least_float32, narrower
-from fcco.losses._base import Loss, Scale, as_values, count_positives
+from fcco.losses._base import Default, Loss, Scale, as_values, choose, count_positives
 from fcco.losses._population import check_members, split
 from fcco.schedules import Power
+
+# What measured best; see docs/defaults.md.
+COX = Default(SOAP(gamma=0.7), Memory(256))
 
 
 class CoxLoss(Loss):
@@ -80,10 +84,12 @@ class CoxLoss(Loss):
         self,
         n: int,
         n_events: int | None = None,
-        rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
+        rule: Rule | None = None,
         own_term: OwnTerm = "sampled",
+        memory: Memory | int | None = None,
     ) -> None:
-        super().__init__(Scale(), n, rule=rule, log=True)
+        rule, memory = choose(rule, memory, COX, strata=2)
+        super().__init__(Scale(), n, rule=rule, log=True, memory=memory)
         self.n_events = None if n_events is None else whole_number("n_events", n_events)
         if self.n_events is not None and self.n_events > self.n:
             raise ValueError(f"n_events must be at most n = {self.n}; got {n_events}")
@@ -111,23 +117,26 @@ class CoxLoss(Loss):
         n, n_events = count_positives(event, "event")
         return cls(n, n_events, **options)
 
-    def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor) -> Tensor:
+    def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from log-hazards, times, events and rows, each of shape (B,)."""
-        return self._loss(self._estimate, risk, time, event, index=index)
+        return self._loss(self._estimate, risk, time, event, index=index, stratum=event, check=self._check)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the events in a pool."""
-        estimate = cox_inner(
+        return cox_inner(
             *pool.own,
             rivals=pool.rivals,
             rows=pool.rows,
             n=self._of_population(self.n),
             n_events=self._of_population(self.n_events),
             own_term=self.own_term,
+            recall=pool.recall,
         )
+
+    def _check(self, pool: Pool) -> None:
+        """Refuse a batch that contradicts the training data."""
         if self.n_events is not None:
             check_members(pool, 1, split(self.n, self.n_events, "n_events", "event", "censored example"))
-        return estimate
 
 
 # The gradient treats an estimate from m examples as if it exceeded the row by a fraction of at most _TRUST / sqrt(m),

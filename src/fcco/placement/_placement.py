@@ -68,6 +68,7 @@ class Placement(ABC):
 
     alone: bool = False
     parts: int = 1
+    start: int = 0  # where this process's examples begin among those of all, after they were gathered
 
     def __init__(self, table: InnerTable) -> None:
         self.table = table
@@ -75,6 +76,13 @@ class Placement(ABC):
     @abstractmethod
     def gather(self, columns: Sequence[Any], settings: Settings) -> tuple[Sequence[Any], Sequence[Any] | None]:
         """Return this process's examples and, after them, those of all others (None: there are none)."""
+
+    def in_order(self, own: Sequence[Any], others: Sequence[Any] | None) -> Sequence[Any]:
+        """Return what :meth:`gather` has returned in two parts as one, in the same order on each process."""
+        if others is None:
+            return own
+        start = self.start
+        return [torch.cat([its[:start], mine, its[start:]]) for mine, its in zip(own, others, strict=True)]
 
     @abstractmethod
     def gather_all(self, columns: Sequence[Any], settings: Settings) -> Sequence[Any]:
@@ -170,6 +178,7 @@ class _Together(Placement):
         if not self.layout.gather:
             return columns, None
         every, own = gather_batch(self.group, columns, settings)
+        self.start = own.start
         others = [torch.cat([column[: own.start], column[own.stop :]]) for column in every]
         return [column[own] for column in every], others
 
