@@ -13,7 +13,7 @@ from fcco._checks import whole_number
 
 Strength = Literal["virtual", "estimate"]
 
-_HORIZON = 100
+HORIZON = 100
 """Over how many steps, about, the composition of batches is averaged."""
 
 
@@ -67,7 +67,7 @@ class Recalled(NamedTuple):
     present: Tensor
     """Of bool; False for empty places, and for examples that are in the fresh batch too."""
     at: Tensor
-    """g (log g) of each when it was fresh."""
+    """g (log g) of each: as it was estimated when it was fresh, and has been refreshed by every batch since."""
     share: Tensor
     """The share of each in the objective when it was fresh; 0 if it was no outer example."""
 
@@ -131,6 +131,17 @@ class OutputMemory(nn.Module):
         columns = [column[:places] for column in self.columns]
         return Recalled(columns, held, present, self.at[:places], self.share[:places] * present)
 
+    def held(self, recalled: Recalled, stratum: Tensor | None, like: Tensor) -> Tensor:
+        """Return how many examples there are in each ring, with those of the fresh batch."""
+        remembered = recalled.present.view(self.rings, -1).sum(1)
+        return remembered + _one_hot(self._ring_of(stratum, like), self.rings).sum(0)
+
+    def _ring_of(self, stratum: Tensor | None, like: Tensor) -> Tensor:
+        """Return the ring that each example of a batch belongs to."""
+        if stratum is None or self.rings == 1:
+            return torch.zeros(len(like), dtype=torch.int64, device=like.device)
+        return stratum.long()
+
     def expect(self, stratum: Tensor | None, like: Tensor, total: Tensor) -> Tensor:
         """Return how many examples of each stratum a batch has on average, and, last, its total share."""
         strata = self.options.strata
@@ -139,18 +150,18 @@ class OutputMemory(nn.Module):
         else:
             counts = _one_hot(stratum, strata).sum(0)
         now = torch.cat([counts.to(self.expected.dtype), total.reshape(1).to(self.expected.dtype)])
-        rate = torch.clamp(1.0 / (self.step + 1), min=1.0 / _HORIZON).to(now.dtype)
+        rate = torch.clamp(1.0 / (self.step + 1), min=1.0 / HORIZON).to(now.dtype)
         return torch.lerp(self.expected, now, rate)
 
     @torch.no_grad()
     def remember(self, fresh: Fresh, recalled: Recalled | None, expected: Tensor) -> None:
-        """Take in the newest outputs; the oldest of each stratum make room."""
+        """Take in the newest outputs; the oldest of each stratum make room. ``recalled`` may hold refreshed values."""
         self._allocate(fresh)
         places, size = self.places, self.options.size
         if recalled is not None:  # older outputs of the same rows are forgotten
             self.born[:places].masked_fill_(~recalled.present, -1)
-        ring = torch.zeros(len(fresh.at), dtype=torch.int64, device=fresh.at.device)
-        ring = ring if fresh.stratum is None or self.rings == 1 else fresh.stratum.long()
+            self.at[:places].copy_(recalled.at)
+        ring = self._ring_of(fresh.stratum, fresh.at)
         kept = _newest(fresh.rows, ring)
         one_hot = _one_hot(ring, self.rings) * kept.unsqueeze(1)
         count = one_hot.sum(0)
@@ -215,7 +226,8 @@ class OutputMemory(nn.Module):
 
 def _room_for(column: Tensor, places: int) -> Tensor:
     dtype = torch.promote_types(column.dtype, torch.float32) if column.is_floating_point() else column.dtype
-    return torch.zeros((places, *column.shape[1:]), dtype=dtype, device=column.device)
+    # Ones are legal wherever an output is: a vector of zeros would have no direction.
+    return torch.ones((places, *column.shape[1:]), dtype=dtype, device=column.device)
 
 
 def _one_hot(stratum: Tensor, strata: int) -> Tensor:

@@ -40,9 +40,14 @@ class Recall(NamedTuple):
     expected: Tensor | None = None
     """[strata], how many rivals of each stratum a batch has on average.
 
-    If given, the own examples are remembered and their rivals fresh. What is wanted is not an estimate of g but what
-    the rivals contribute to it: a sum over them, in which one of stratum c represents N_c / expected_c examples. Its
-    average over batches is g. No own example has a term of its own, and every one that is present is known.
+    If given, the own examples are remembered and their rivals fresh. The estimate of g is then a sum over the rivals,
+    in which one of stratum c represents N_c / expected_c examples, and a constant own term if g has one. Every own
+    example that is present is known, even if the batch has none of its rivals: g is right on average over batches.
+    """
+    held: Tensor | None = None
+    """[rings], how many examples the whole pool has, remembered or fresh: of each stratum that the memory keeps apart.
+
+    It is given together with ``expected``.
     """
 
 

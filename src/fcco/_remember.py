@@ -3,8 +3,12 @@
 With the strength "virtual", the gradient has two sides, each of which is unbiased at fixed weights, given the u_i:
 
 - the *own side*: fresh outer examples, compared with everyone in the pool, who are constants;
-- the *rival side*: remembered outer examples, which are constants, compared with the fresh examples. f is
-  differentiated at the g that they were remembered with.
+- the *rival side*: remembered outer examples, which are constants, compared with the fresh examples.
+
+f of a remembered example is differentiated at its u, a moving average that every batch refreshes. The batch's part in
+it is the batch's part in the pool, and its estimate of g costs nothing, because the rival side needs it anyway. With
+the u that they had when they were fresh, training may be worse than without a memory: the fresh examples have moved on,
+and the ratio of their part in g to an old u has no bound.
 
 Together they are the gradient of a batch as large as the pool, of which only the fresh part has a graph. All sums over
 fresh examples are divided by the *expected* number of them. Divided by the number that there happens to be, a batch
@@ -93,8 +97,10 @@ class RememberingStep:
     ----------
     pool : Pool
         The fresh examples: this process's own, and those of other ranks.
+    fresh : list of Tensor
+        The columns of all fresh examples in the order of the ranks. Only this process's own ones have a graph.
     every : list of Tensor
-        The columns of all fresh examples, without a graph, in the order of the ranks.
+        The same without a graph.
     recalled : Recalled or None
         What is remembered; None in the first step.
     """
@@ -108,9 +114,11 @@ class RememberingStep:
         self.coupled, self.memory, self.placement = coupled, memory, placement
         self.batch, self.pool, self.has_rows = batch, pool, batch.index is not None
         self.own_rows, self.own_count = pool.rows[: len(batch.columns[0])], len(batch.columns[0])
-        others_of = None if others is None else [*others.columns, pool.rows[self.own_count :]]
-        *every, self.rows = placement.in_order([*batch.columns, self.own_rows], others_of)
-        self.every = [column.detach() for column in every]
+        others_of = None
+        if others is not None:
+            others_of = [*(column.detach() for column in others.columns), pool.rows[self.own_count :]]
+        *self.fresh, self.rows = placement.in_order([*batch.columns, self.own_rows], others_of)
+        self.every = [column.detach() for column in self.fresh]
         self.stratum, self.is_gathered = batch.stratum, others is not None
         if batch.stratum is not None and others is not None:
             (self.stratum,) = placement.in_order([batch.stratum], [others.stratum])
@@ -138,7 +146,6 @@ class RememberingStep:
         """Return the estimates of both sides."""
         recalled = self.recalled
         assert recalled is not None
-        places = len(recalled.rows)
         rivals = [torch.cat([fresh, old]) for fresh, old in zip(self.every, recalled.columns, strict=True)]
         present = torch.cat([recalled.present.new_ones(self.own_count + len(self.rows)), recalled.present])
         rows = torch.cat([self.own_rows, self.rows, self._rows_of(recalled)])
@@ -149,30 +156,31 @@ class RememberingStep:
         else:
             with torch.no_grad():
                 every = as_estimate(estimate(self._everyone()))
-        kept = self._kept(every)
-        expected = kept[-1]
+        fresh, _, expected = self._kept(every)
         # The weights of the batch divide by the total that there is.
         own_factor = torch.where(expected[-1] > 0, every.total / expected[-1], 1.0).to(inner.dtype)
-        side = self._rival_side(estimate, f, expected[:-1], len(self.rows) / (len(self.rows) + places))
-        return Made(inner, self.own_rows, shares, None, kept, own_factor, side)
+        side, refreshed = self._rival_side(estimate, f, expected[:-1])
+        return Made(inner, self.own_rows, shares, None, (fresh, refreshed, expected), own_factor, side)
 
-    def _rival_side(self, estimate: EstimateFrom, f: Outer, expected: Tensor, rate: float) -> Tensor:
-        """Return the loss of remembered outer examples, as a function of the fresh ones."""
-        recalled, coupled = self.recalled, self.coupled
+    def _rival_side(self, estimate: EstimateFrom, f: Outer, expected: Tensor) -> tuple[Tensor, Recalled]:
+        """Return the loss of remembered outer examples as a function of the fresh ones, and their refreshed u."""
+        recalled, space = self.recalled, self.coupled.table.space
         assert recalled is not None
-        fresh = self.batch.columns
-        present = torch.cat([recalled.present, recalled.present.new_ones(self.own_count)])
-        rows = torch.cat([self._rows_of(recalled), self.own_rows])
-        contributed = as_estimate(estimate(Pool(recalled.columns, fresh, rows, True, Recall(present, True, expected))))
-        inner, weight = contributed.inner, recalled.share * (contributed.share > 0)
-        weight = (weight / torch.where(weight.sum() > 0, weight.sum(), 1.0)).to(inner.dtype)
-        # No g is below what the fresh examples alone contribute to the pool of today.
-        at = coupled.table.space.floor(recalled.at.to(inner.dtype), inner.detach(), rate)
-        carrier = coupled.table.space.carry(inner, at)
+        count, held = len(self.rows), self.memory.held(recalled, self.stratum, self.rows)
+        present = torch.cat([recalled.present, recalled.present.new_ones(count)])
+        rows = torch.cat([self._rows_of(recalled), self.rows])
+        pool = Pool(recalled.columns, self.fresh, rows, True, Recall(present, True, expected, held))
+        contributed = as_estimate(estimate(pool))
+        inner, share = contributed.inner, recalled.share * (contributed.share > 0)
+        weight = (share / torch.where(share.sum() > 0, share.sum(), 1.0)).to(inner.dtype)
+        rate = (count / (count + recalled.present.sum())).to(inner.dtype)
+        refreshed = space.mix(recalled.at.to(inner.dtype), inner.detach(), rate)
+        at = torch.where(as_column(weight > 0, inner), refreshed, recalled.at.to(inner.dtype))
+        carrier = space.carry(inner, at)
         carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
         side = total(f(carrier, recalled.rows.clamp(min=0)), weight)
         # Gradients are averaged over ranks. If they share a memory, each has the side of its own fresh examples only.
-        return side * self.placement.parts if self.is_gathered else side
+        return side * self.placement.parts if self.is_gathered else side, recalled._replace(at=at)
 
     def _everyone(self) -> Pool:
         """Return the pool of all fresh examples, as own ones, with what is remembered."""

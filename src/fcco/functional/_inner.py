@@ -137,6 +137,11 @@ def each_represents(population: int | Tensor, expected: Tensor, *, apart: bool =
     return torch.where(expected > 0, (population - int(apart)) / expected, 0.0)
 
 
+def own_weight(population: int | Tensor, held: Tensor, own_term: str) -> Tensor:
+    """Return the weight of a remembered example's own term: 1, or that of every member of its stratum in the pool."""
+    return torch.ones_like(held) if own_term == "exact" else population / held.clamp(min=1)
+
+
 def can_estimate(member: Tensor, population: int | Tensor, *, copies: int | Tensor | None = None) -> Tensor:
     """Whether the batch has a member of the stratum (other than the own example), or the population has none either."""
     others = member.sum(-1) if copies is None else member.sum(-1) - copies

@@ -20,6 +20,7 @@ from fcco.functional._inner import (
     each_represents,
     masked_logsumexp,
     own_terms_fixed,
+    own_weight,
     stratum_weight,
 )
 from fcco.functional._pair_sums import pair_sums
@@ -104,7 +105,9 @@ def average_precision_inner(
             each_represents(positives, positives_expected, apart=True),
             each_represents(size - positives, negatives_expected),
         )
-        inner = sums(scores, members, stands_for, None, None, ell, sides, temperature)
+        assert sides.recall.held is not None
+        own = own_weight(positives, sides.recall.held[1], own_term)
+        inner = sums(scores, members, stands_for, own, None, ell, sides, temperature)
         known = torch.ones_like(members[0][:1])
     else:
         copies = None if rows is None else copies_of(rows, scores, sides)
@@ -123,7 +126,7 @@ def _sums(
     scores: Tensor,
     members: tuple[Tensor, Tensor],
     stands_for: tuple[Tensor, Tensor],
-    own_term: OwnTerm | None,
+    own_term: OwnTerm | Tensor,
     copies: Tensor | None,
     surrogate: Surrogate,
     sides: Sides,
@@ -131,15 +134,16 @@ def _sums(
 ) -> Tensor:
     """Return estimates of the sums of ℓ over the positives and over all examples, of shape (B, 2).
 
-    ``members`` are the positives and the negatives among the rivals. With ``own_term`` None, there are no own terms.
+    ``members`` are the positives and the negatives among the rivals. ``own_term`` is the weight of the own term if the
+    own examples are not among them.
     """
     # Own terms of a pool that has the own examples apart are left out, because they would have a gradient.
-    excluded = copies if own_term == "exact" or sides.recall.apart else None
+    excluded = copies if sides.recall.apart or own_term == "exact" else None
     classes = torch.stack(members, 1).to(scores.dtype)
     among_positives, among_negatives = pair_sums(scores, classes, surrogate, sides, excluded, temperature).unbind(1)
     own_value, at_zero = surrogate.own_value(scores), surrogate(torch.zeros_like(scores[:1]))
-    if own_term is None:
-        among_positives = stands_for[0] * among_positives
+    if isinstance(own_term, Tensor):
+        among_positives = stands_for[0] * among_positives + own_term * own_value
     elif own_term == "exact":
         # Without copies only the own term has to be subtracted, which is cheaper than masking all pairs.
         others = among_positives - at_zero if copies is None else among_positives
@@ -155,7 +159,7 @@ def _log_sums(
     scores: Tensor,
     members: tuple[Tensor, Tensor],
     stands_for: tuple[Tensor, Tensor],
-    own_term: OwnTerm | None,
+    own_term: OwnTerm | Tensor,
     copies: Tensor | None,
     surrogate: Surrogate,
     sides: Sides,
@@ -164,7 +168,10 @@ def _log_sums(
     """Return the logarithms of the sums that :func:`_sums` returns, for ℓ = exp."""
     t = above(scores, sides, temperature)
     positive, negative = members
-    if own_term == "exact":
+    if isinstance(own_term, Tensor):
+        among_others = masked_logsumexp(t, positive.expand_as(t)) + stands_for[0].log()
+        among_positives = torch.logaddexp(own_term.log().to(t.dtype).expand_as(among_others), among_others)
+    elif own_term == "exact":
         others = positive & ~(copies_of(None, scores, sides) if copies is None else copies)
         among_others = masked_logsumexp(t, others) + stands_for[0].log()
         among_positives = torch.logaddexp(torch.zeros_like(among_others), among_others)

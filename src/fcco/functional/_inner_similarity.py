@@ -245,15 +245,14 @@ def contrastive_inner(
         other = sides.members(everyone).expand_as(across)
         drawn = (expected.sum() * views).to(a.dtype).expand(len(own_a))
         known = sides.members_of_mine(everyone)
-    candidates = drawn if own_term == "sampled" or n is None else torch.full_like(drawn, (n - 1) * views)
+    of_pool = drawn if sides.recall.held is None else (sides.recall.held.sum() * views).to(a.dtype).expand_as(drawn)
+    candidates = of_pool if own_term == "sampled" or n is None else torch.full_like(drawn, (n - 1) * views)
     columns = []
     for blocks in blocks_of:
         logits = torch.cat([block - positive for block in blocks], 1)
         log_mean = masked_logsumexp(logits, other.repeat(1, views)) - drawn.clamp(min=1).log()
         if include_positive:
-            log_sum = log_mean + candidates.log()
-            if expected is None:  # the positive pair is not among what fresh rivals contribute to a remembered example
-                log_sum = torch.logaddexp(log_sum, torch.zeros_like(log_sum))
+            log_sum = torch.logaddexp(log_mean + candidates.log(), torch.zeros_like(log_mean))
             log_mean = log_sum - candidates.log1p()
         columns.append(log_mean)
     return as_estimate(torch.stack(columns, 1), known, log=True)

@@ -22,6 +22,7 @@ from fcco.functional._inner import (
     each_represents,
     masked_logsumexp,
     own_terms_fixed,
+    own_weight,
     stratum_weight,
 )
 from fcco.functional._tensors import at_least_float32
@@ -100,7 +101,11 @@ def cox_inner(
         stands_for = torch.where(copies, diagonal(risk, sides), stands_for)
         differences, known = own_terms_fixed(differences, copies, sides), known & enough
     at_risk = (theirs >= mine) & (stands_for > 0)
-    return as_estimate(masked_logsumexp(differences + stands_for.log(), at_risk), known, log=True)
+    inner = masked_logsumexp(differences + stands_for.log(), at_risk)
+    if sides.recall.held is not None:
+        held, size = (sides.recall.held.sum(), strata[0][1]) if n_events is None else (sides.recall.held[1], n_events)
+        inner = torch.logaddexp(inner, own_weight(size, held, own_term).log().to(inner.dtype).expand_as(inner))
+    return as_estimate(inner, known, log=True)
 
 
 def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from fcco.functional._inner_bipartite import average_precision_inner, p_norm_pus
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.losses._base import Default, Loss, Scale, choose, count_positives, minus_share
 from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
+from fcco.losses._fused_memory import remembering_average_precision, remembering_p_norm_push
 from fcco.losses._population import check_members, outer_only, split
 from fcco.losses._temperature import Temperature, TemperedLoss
 
@@ -158,7 +159,8 @@ class AveragePrecisionLoss(TemperedLoss):
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         if can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp:
-            fused = fused_average_precision(
+            by_hand = fused_average_precision if self.memory is None else remembering_average_precision
+            fused = by_hand(
                 self.coupled,
                 scores,
                 target,
@@ -276,7 +278,8 @@ class PNormPushLoss(Loss):
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         if can_fuse(self.coupled, self.surrogate, scores, target):
-            fused = fused_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
+            by_hand = fused_p_norm_push if self.memory is None else remembering_p_norm_push
+            fused = by_hand(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
             if fused is not None:
                 return fused
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)

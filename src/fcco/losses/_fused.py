@@ -21,6 +21,7 @@ from fcco._coupled import CoupledLoss
 from fcco.functional._hinges import lost_digits
 from fcco.functional._ramps import HALF_WIDTH
 from fcco.functional._surrogates import Surrogate
+from fcco.losses._array_memory import can_remember
 from fcco.losses._array_step import can_track, track
 
 Array = NDArray[Any]
@@ -32,7 +33,14 @@ def can_fuse(coupled: CoupledLoss, surrogate: Surrogate, scores: Any, target: An
     """Whether the step can be computed by hand: in training, eagerly, on the CPU, in single or double precision."""
     return (
         surrogate.has_name  # the caller's own function may have parameters to train
-        and coupled.memory is None
+        and can_work_by_hand(coupled, scores, target)
+    )
+
+
+def can_work_by_hand(coupled: CoupledLoss, scores: Any, target: Any) -> bool:
+    """The same for a loss without a surrogate."""
+    return (
+        (coupled.memory is None or can_remember(coupled.memory, scores))
         and coupled.training
         and torch.is_grad_enabled()
         and isinstance(scores, Tensor)
@@ -71,16 +79,21 @@ class Split(NamedTuple):
 
     def loss(self, scores: Tensor, value: float, gradient: Array) -> Tensor:
         """Return a scalar with the given value and the given gradient with respect to the scores."""
-        dtype = self.scores.dtype  # it may be narrower than that of the table
-        with np.errstate(over="ignore"):
-            value = dtype.type(value)
-            in_place = np.empty(len(gradient), dtype)
-            in_place[self.places] = gradient
-        loss = torch.dot(scores, torch.from_numpy(in_place))
-        loss.detach().fill_(float(value))
-        if loss.requires_grad:
-            loss.register_hook(_refuse_second_derivatives)
-        return loss
+        in_place = np.empty(len(gradient), gradient.dtype)
+        in_place[self.places] = gradient
+        return with_gradient(scores, value, in_place)
+
+
+def with_gradient(scores: Tensor, value: float, gradient: Array) -> Tensor:
+    """Return a scalar with the given value and the given gradient with respect to the scores."""
+    dtype = scores.detach().numpy().dtype  # it may be narrower than that of the table
+    with np.errstate(over="ignore"):
+        value, gradient = dtype.type(value), gradient.astype(dtype, copy=False)
+    loss = torch.dot(scores, torch.from_numpy(gradient))
+    loss.detach().fill_(float(value))
+    if loss.requires_grad:
+        loss.register_hook(_refuse_second_derivatives)
+    return loss
 
 
 def split_batch(scores: Tensor, target: Tensor, index: Any, n: int, *, positives_first: bool) -> Split | None:
@@ -142,14 +155,13 @@ class Pairs:
         place += 0.5
         self.sums, self.slopes, self.factor = place @ self.weight, slopes, 1 / HALF_WIDTH
 
-    def pull_back(self, pull: Array) -> tuple[Array, Array]:
-        """Return the gradient of the sum of pull · sums with respect to the own scores and to the rivals.
+    def pull_own(self, pull: Array) -> Array:
+        """Return the gradient of the sum of pull · sums with respect to the own scores; ``pull`` is (own, dim)."""
+        return np.einsum("id,id->i", self.slopes @ self.weight, -self.factor * pull)
 
-        ``pull`` has shape (own, dim).
-        """
-        pull = self.factor * pull
-        by_own = np.einsum("id,id->i", self.slopes @ self.weight, -pull)
-        return by_own, np.einsum("jd,jd->j", self.slopes.T @ pull, self.weight)
+    def pull_rivals(self, pull: Array) -> Array:
+        """Return the same gradient with respect to the scores of the rivals."""
+        return np.einsum("jd,jd->j", self.slopes.T @ (self.factor * pull), self.weight)
 
 
 def _differences(own: Array, rivals: Array) -> Array:
@@ -170,10 +182,14 @@ class SortedRamps:
         sums, self.slopes = _sums_of_ramps(self.own, self.rivals, weight)
         self.sums = np.maximum(sums, 0.0)  # rounding may leave a sum below 0, which has no roots
 
-    def pull_back(self, pull: Array) -> tuple[Array, Array]:
-        """Return the gradient of the sum of pull · sums with respect to the own scores and to the rivals."""
+    def pull_own(self, pull: Array) -> Array:
+        """Return the gradient of the sum of pull · sums with respect to the own scores."""
+        return np.einsum("id,id->i", self.slopes, -pull)
+
+    def pull_rivals(self, pull: Array) -> Array:
+        """Return the same gradient with respect to the scores of the rivals."""
         by_rival = _sums_of_ramps(-self.rivals, -self.own, pull)[1]
-        return np.einsum("id,id->i", self.slopes, -pull), np.einsum("jd,jd->j", by_rival, self.weight)
+        return np.einsum("jd,jd->j", by_rival, self.weight)
 
 
 def _sums_of_ramps(thresholds: Array, points: Array, weights: Array) -> tuple[Array, Array]:
@@ -211,12 +227,15 @@ class SortedHinges:
         powers = _sweep(self.own, self.rivals, weight, self.power, self.margin)
         self.sums, self.slopes = powers[self.power], powers[self.power - 1]
 
-    def pull_back(self, pull: Array) -> tuple[Array, Array]:
-        """Return the gradient of the sum of pull · sums with respect to the own scores and to the rivals."""
+    def pull_own(self, pull: Array) -> Array:
+        """Return the gradient of the sum of pull · sums with respect to the own scores."""
+        return np.einsum("id,id->i", self.slopes, -self.power * pull)
+
+    def pull_rivals(self, pull: Array) -> Array:
+        """Return the same gradient with respect to the scores of the rivals."""
         # From the rivals' point of view, the thresholds are the points, mirrored.
         by_rival = _sweep(-self.rivals, -self.own, pull, self.power - 1, self.margin)[self.power - 1]
-        by_own = np.einsum("id,id->i", self.slopes, -self.power * pull)
-        return by_own, np.einsum("jd,jd->j", by_rival, self.power * self.weight)
+        return np.einsum("jd,jd->j", by_rival, self.power * self.weight)
 
 
 def _sweep(thresholds: Array, points: Array, weights: Array, power: int, margin: float) -> list[Array]:
@@ -263,10 +282,11 @@ def compare(surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> P
 
 
 @lru_cache
-def _own_terms(surrogate: Surrogate) -> tuple[float, float]:
-    """Return ℓ(0) and the own term."""
+def own_terms(surrogate: Surrogate) -> tuple[float, float, float]:
+    """Return ℓ(0), the own term, and ℓ'(0)."""
     like = torch.zeros((), dtype=torch.float64)
-    return surrogate.at_zero(like), surrogate.own_value(like).item()
+    _, slope = surrogate.value_and_slope(like)
+    return surrogate.at_zero(like), surrogate.own_value(like).item(), slope.item()
 
 
 def fused_average_precision(
@@ -296,7 +316,7 @@ def fused_average_precision(
     weight[:m], weight[m:, 1] = of_positive, (n - n_pos) / k / n
     with np.errstate(all="ignore"):
         pairs = compare(surrogate, h[:m], h, weight)
-        at_zero, own_value = _own_terms(surrogate)
+        at_zero, own_value, _ = own_terms(surrogate)
         sums = pairs.sums + (own_value / n - at_zero * of_positive if exact else (own_value - at_zero) * of_positive)
         inner = sums.astype(batch.scores.dtype, copy=False)
         if not math.isfinite(np.add.reduce(inner, None)):
@@ -307,8 +327,9 @@ def fused_average_precision(
         pull = np.empty(inner.shape, h.dtype)
         np.divide(-1 / m, at[:, 1], out=pull[:, 0], casting="unsafe")
         np.multiply(pull[:, 0], -share, out=pull[:, 1], casting="unsafe")
-        by_own, gradient = pairs.pull_back(pull / temperature)
-        gradient[:m] += by_own
+        pull /= temperature
+        gradient = pairs.pull_rivals(pull)
+        gradient[:m] += pairs.pull_own(pull)
         value = -np.add.reduce(share if new is at else new[:, 0] / new[:, 1]) / m
     return batch.loss(scores, value, gradient)
 
@@ -332,7 +353,8 @@ def fused_p_norm_push(
         if not math.isfinite(np.add.reduce(inner)):
             return None
         new, at = track(coupled, inner, batch.outer_rows)
-        gradient = np.concatenate(pairs.pull_back((-p / m * at ** (p - 1))[:, None]))
+        pull = (-p / m * at ** (p - 1))[:, None]
+        gradient = np.concatenate((pairs.pull_own(pull), pairs.pull_rivals(pull)))
         return batch.loss(scores, np.add.reduce(new**p) / m, gradient)
 
 

@@ -1,0 +1,220 @@
+"""Fast steps with a memory, for eager mode on the CPU.
+
+They give the values and gradients of :mod:`fcco._remember`, which runs everywhere else: the *own side*, fresh outer
+examples against everyone, and the *rival side*, remembered outer examples against the fresh ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fcco._checks import as_index, has_repeats
+from fcco._coupled import CoupledLoss
+from fcco.functional._surrogates import Surrogate
+from fcco.losses._array_memory import Array, ArrayMemory, Batch
+from fcco.losses._array_step import track
+from fcco.losses._fused import compare, own_terms, with_gradient
+
+
+class FreshBatch:
+    """A batch of scores in two classes, with its memory.
+
+    Attributes
+    ----------
+    scores, label : Array of shape (B,)
+        The fresh scores, and which of them are positive (or events).
+    memory : ArrayMemory
+        What is remembered.
+    """
+
+    def __init__(self, coupled: CoupledLoss, columns: list[Tensor], index: Any) -> None:
+        self.coupled, self.given = coupled, columns[0]
+        values = [column.detach().numpy() for column in columns]
+        self.scores, self.rows = values[0], None if index is None else as_index(index, columns[0].device).numpy()
+        self.label = values[-1] != 0
+        members = (~self.label).nonzero()[0], self.label.nonzero()[0]
+        self.negatives, self.positives = members
+        assert coupled.memory is not None
+        self.valid = self._is_valid(values[-1])
+        if self.valid:
+            self.memory = ArrayMemory(coupled.memory, Batch(values, self.rows, members))
+            self.held = self.memory.held
+            self.held_label = self.held.columns[-1] != 0
+
+    def _is_valid(self, label: Array) -> bool:
+        """Whether nothing is wrong with the batch, and no row repeats; otherwise the engine says what is."""
+        if not (len(label) and math.isfinite(np.add.reduce(self.scores)) and bool(((label == 0) | self.label).all())):
+            return False
+        if label.dtype.kind != "b" and not bool(((label == 0) | (label == 1)).all()):
+            return False
+        if self.rows is None:
+            return True
+        ordered = np.sort(self.rows)
+        in_range = len(ordered) == len(label) and ordered[0] >= 0 and ordered[-1] < self.coupled.n
+        return bool(in_range) and not has_repeats(ordered)
+
+    @property
+    def rate(self) -> float:
+        """The part of the fresh examples in the pool."""
+        return len(self.scores) / (len(self.scores) + len(self.held_label))
+
+    def step(self, outer: Array, inner: Array) -> tuple[Array, Array]:
+        """Take a step of the table; return the new rows, and the rows that f is to be differentiated at."""
+        if self.rows is not None and len(outer):
+            return track(self.coupled, inner, self.rows[outer])
+        if not self.coupled.is_frozen:
+            self.coupled.table.step.add_(1)
+        return inner, inner
+
+    def finish(self, outer: Array, inner: Array, expected: Array) -> None:
+        """Remember the batch."""
+        if self.coupled.is_frozen:
+            return
+        shape = (len(self.scores), *inner.shape[1:])
+        at = np.full(shape, 0.0 if self.coupled.log else 1.0, inner.dtype)
+        share = np.zeros(len(self.scores), np.float32)
+        at[outer], share[outer] = inner, 1.0
+        self.memory.remember(at, share, expected)
+
+
+def _each_represents(population: float, expected: float) -> float:
+    return population / expected if expected > 0 else 0.0
+
+
+def remembering_average_precision(
+    coupled: CoupledLoss,
+    scores: Tensor,
+    target: Tensor,
+    index: Any,
+    *,
+    surrogate: Surrogate,
+    temperature: float,
+    n_pos: int,
+    exact: bool,
+) -> Tensor | None:
+    """Return the average precision loss of a step with a memory, or None if the pool lacks what an estimate needs."""
+    batch = FreshBatch(coupled, [scores, target], index)
+    if not batch.valid:
+        return None
+    n, m, held = coupled.n, len(batch.positives), batch.held
+    positive = np.concatenate([batch.label, batch.held_label])
+    p = int(np.count_nonzero(positive))
+    q = len(positive) - p
+    if m > n_pos or len(batch.negatives) > n - n_pos or p == 0 or q == 0 or (exact and p == 1 < n_pos):
+        return None
+    dtype = np.float64 if exact or temperature != 1.0 else batch.scores.dtype
+    h, old = batch.scores.astype(dtype) / temperature, held.columns[0].astype(dtype) / temperature
+    expected = batch.memory.expect(m)
+    gradient = np.zeros(len(h), dtype)
+    value, inner = 0.0, np.zeros((0, 2), batch.scores.dtype)
+    with np.errstate(all="ignore"):
+        if m:
+            of_positive = (n_pos - 1) / max(p - 1, 1) / n if exact else n_pos / p / n
+            weight = np.where(positive[:, None], of_positive, np.array([0.0, (n - n_pos) / q / n])).astype(dtype)
+            pairs = compare(surrogate, h[batch.positives], np.concatenate([h, old]), weight)
+            at_zero, own_value, slope_at_zero = own_terms(surrogate)
+            own = own_value / n - at_zero * of_positive if exact else (own_value - at_zero) * of_positive
+            inner = (pairs.sums + own).astype(batch.scores.dtype, copy=False)
+            if not math.isfinite(np.add.reduce(inner, None)):
+                return None
+        new, at = batch.step(batch.positives, inner)
+        if m:
+            pull = _pull_of_share(at) / (expected[-1] * temperature)
+            # The own score is among the rivals too, where it does not count.
+            gradient[batch.positives] = pairs.pull_own(pull) + pull.sum(1) * (of_positive * slope_at_zero)
+            value = -np.add.reduce(new[:, 0] / new[:, 1]) / m
+        outer = held.share > 0
+        if outer.any():
+            each = _each_represents(n_pos - 1, expected[1]) / n, _each_represents(n - n_pos, expected[0]) / n
+            weight = np.where(batch.label[:, None], each[0], np.array([0.0, each[1]])).astype(dtype)
+            share, pairs = held.share[outer], compare(surrogate, old[outer], h, weight)
+            own = own_terms(surrogate)[1] / n * (1 if exact else n_pos / p)
+            held.at[outer] += batch.rate * (pairs.sums + own - held.at[outer])
+            pull = _pull_of_share(held.at[outer]) * (share / share.sum() / temperature)[:, None]
+            gradient += pairs.pull_rivals(pull.astype(dtype))
+    batch.finish(batch.positives, inner, expected)
+    return with_gradient(scores, value, gradient)
+
+
+def _pull_of_share(u: Array) -> Array:
+    """Return the derivatives of f(u) = -u_1 / u_2, which are -1 / u_2 and u_1 / u_2²."""
+    first = -1 / u[:, 1]
+    return np.stack([first, -first * (u[:, 0] / u[:, 1])], 1)
+
+
+def remembering_p_norm_push(
+    coupled: CoupledLoss, scores: Tensor, target: Tensor, index: Any, *, surrogate: Surrogate, p: float
+) -> Tensor | None:
+    """Return the p-norm push loss of a step with a memory, or None if the pool lacks a positive."""
+    batch = FreshBatch(coupled, [scores, target], index)
+    if not batch.valid or len(batch.negatives) > coupled.n_outer:
+        return None
+    held, h, m = batch.held, batch.scores, len(batch.negatives)
+    rivals = np.concatenate([h[batch.positives], held.columns[0][batch.held_label]])
+    if len(rivals) == 0:
+        return None
+    expected = batch.memory.expect(m)
+    outer = held.share > 0
+    push = _exp_push if surrogate.is_exp else _pairwise_push
+    with np.errstate(all="ignore"):
+        made = push(batch, rivals, outer, expected, surrogate, p)
+    return None if made is None else with_gradient(scores, *made)
+
+
+def _exp_push(
+    batch: FreshBatch, rivals: Array, outer: Array, expected: Array, surrogate: Surrogate, p: float
+) -> tuple[float, Array] | None:
+    """Return the value and the gradient for ℓ = exp, in log space, where the sum over rivals is the same for all."""
+    h, held, m = batch.scores, batch.held, len(batch.negatives)
+    inner = h[batch.negatives] + (_log_sum(-rivals) - h.dtype.type(math.log(len(rivals))))
+    if not math.isfinite(np.add.reduce(inner)):
+        return None
+    new, at = batch.step(batch.negatives, inner)
+    gradient = np.zeros_like(h)
+    # The derivative of u^p with respect to log g is p u^p g / u, which takes a single exponential.
+    gradient[batch.negatives] = p / expected[-1] * np.exp((p - 1) * at + inner)
+    fresh = -h[batch.positives]
+    if outer.any() and len(fresh) and expected[1] > 0:
+        log_sum = _log_sum(fresh)
+        contributed = held.columns[0][outer] + (log_sum - h.dtype.type(math.log(expected[1])))
+        held.at[outer] = np.logaddexp(held.at[outer] + math.log1p(-batch.rate), contributed + math.log(batch.rate))
+        share = held.share[outer]
+        slope = np.add.reduce(share * np.exp((p - 1) * held.at[outer] + contributed)) * p / share.sum()
+        gradient[batch.positives] = -slope * np.exp(fresh - log_sum)
+    else:
+        held.at[outer] += h.dtype.type(math.log1p(-batch.rate))
+    batch.finish(batch.negatives, inner, expected)
+    return (np.add.reduce(np.exp(p * new)) / m if m else 0.0), gradient
+
+
+def _log_sum(values: Array) -> Any:
+    largest = np.maximum.reduce(values)
+    return largest + np.log(np.add.reduce(np.exp(values - largest)))
+
+
+def _pairwise_push(
+    batch: FreshBatch, rivals: Array, outer: Array, expected: Array, surrogate: Surrogate, p: float
+) -> tuple[float, Array] | None:
+    """Return the value and the gradient for any other ℓ."""
+    h, held, m = batch.scores, batch.held, len(batch.negatives)
+    weight = np.full((len(rivals), 1), 1 / len(rivals), h.dtype)
+    pairs = compare(surrogate, -h[batch.negatives], -rivals, weight)
+    inner = pairs.sums[:, 0].astype(h.dtype, copy=False)
+    if not math.isfinite(np.add.reduce(inner)):
+        return None
+    new, at = batch.step(batch.negatives, inner)
+    gradient = np.zeros_like(h)
+    gradient[batch.negatives] = pairs.pull_own((-p / expected[-1] * at ** (p - 1))[:, None])
+    if outer.any():
+        weight = np.full((len(batch.positives), 1), _each_represents(1.0, expected[1]), h.dtype)
+        pairs = compare(surrogate, -held.columns[0][outer], -h[batch.positives], weight)
+        held.at[outer] += batch.rate * (pairs.sums[:, 0] - held.at[outer])
+        share = held.share[outer]
+        pull = (-p * share / share.sum() * held.at[outer] ** (p - 1))[:, None]
+        gradient[batch.positives] = pairs.pull_rivals(pull)
+    batch.finish(batch.negatives, inner, expected)
+    return (np.add.reduce(new**p) / m if m else 0.0), gradient
