@@ -117,8 +117,8 @@ def count_operations(size: int = 64) -> None:
     n, half = 10_000, size // 2
     scores, rows = torch.randn(size).requires_grad_(), torch.arange(size)
     target, time = (torch.arange(size) < half).long(), torch.rand(size)
-    precision = fcco.losses.AveragePrecisionLoss(n, 1000)
-    push, cox = fcco.losses.PNormPushLoss(n), fcco.losses.CoxLoss(n, 1000)
+    precision = fcco.losses.AveragePrecisionLoss(n, 1000, memory=0)
+    push, cox = fcco.losses.PNormPushLoss(n, memory=0), fcco.losses.CoxLoss(n, 1000, memory=0)
     own = {str(rule): fcco.CoupledLoss(log_outer, n, rule=rule) for rule in (fcco.SOX(0.1), fcco.SOAP(0.1))}
     steps: dict[str, Callable[[], Tensor]] = {
         "no table": lambda: log_outer(scores.exp()).mean(),

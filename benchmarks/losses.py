@@ -38,8 +38,8 @@ def libauc_average_precision() -> LossStep | None:
 
 def candidates() -> dict[str, LossStep | None]:
     return {
-        "average precision": fcco.losses.AveragePrecisionLoss(N, N // 10),
-        "p-norm push": fcco.losses.PNormPushLoss(N),
+        "average precision": fcco.losses.AveragePrecisionLoss(N, N // 10, memory=0),
+        "p-norm push": fcco.losses.PNormPushLoss(N, memory=0),
         "LibAUC's average precision": libauc_average_precision(),
     }
 

@@ -43,9 +43,9 @@ def steps() -> dict[str, Callable[[], Any]]:
     rows, target = torch.arange(B), torch.arange(B) % 2
     time = torch.arange(B).float()
     own = fcco.CoupledLoss(torch.square, N)
-    precision = fcco.losses.AveragePrecisionLoss(N, N // 2, surrogate=lambda t: torch.relu(1 + t) ** 2)
-    by_hand = fcco.losses.AveragePrecisionLoss(N, N // 2)
-    cox = fcco.losses.CoxLoss(N, N // 2)
+    precision = fcco.losses.AveragePrecisionLoss(N, N // 2, surrogate=lambda t: torch.relu(1 + t) ** 2, memory=0)
+    by_hand = fcco.losses.AveragePrecisionLoss(N, N // 2, memory=0)
+    cox = fcco.losses.CoxLoss(N, N // 2, memory=0)
     features = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).numpy()
     push = fcco.estimators.PNormPushClassifier(method="soap", max_iter=1, random_state=0)
     return {

@@ -20,7 +20,7 @@ from fcco.data import PositiveNegativeSampler
 def make(y: Tensor) -> tuple[nn.Module, fcco.losses.AveragePrecisionLoss, Callable[..., Tensor]]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
-    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
+    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y, memory=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(features: Tensor, labels: Tensor, index: Tensor) -> Tensor:

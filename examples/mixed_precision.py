@@ -29,7 +29,7 @@ def main() -> None:
     for enabled in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
-        loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
+        loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y, memory=0)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         for epoch in range(epochs):
             loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]

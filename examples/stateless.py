@@ -44,7 +44,7 @@ def main() -> None:
     x = torch.randn(1000, 10)
     y = (x[:, 0] + 0.5 * torch.randn(1000) > 1).long()
     model = nn.Sequential(nn.Linear(10, 1), nn.Flatten(0))
-    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
+    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y, memory=0)
     step = make_step(model, loss_fn, lr=1.0)
 
     weights: State = {name: weight.detach().requires_grad_() for name, weight in model.named_parameters()}

@@ -88,7 +88,7 @@ def loss_of(method: str, y: Tensor) -> LossFn:
 
         theirs = APLoss(data_len=len(y), device="cpu")
         return plus_cross_entropy(lambda h, y, rows: theirs(h.sigmoid().unsqueeze(1), y.unsqueeze(1), rows))
-    rule: dict[str, Any] = {} if method == OURS else {"rule": fcco.BSGD()}
+    rule: dict[str, Any] = {"memory": 0} if method == OURS else {"rule": fcco.BSGD()}
     n_pos = round(SHARE * len(y))
     return plus_cross_entropy(fcco.losses.AveragePrecisionLoss(len(y), n_pos, surrogate="sigmoid", **rule))
 

@@ -95,7 +95,7 @@ def probe(model: Encoder, parts: Parts) -> tuple[float, float]:
 def loss_of(method: str, n: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """InfoNCE has the positive among the candidates, as SimCLR does."""
     if method == OURS:
-        return fcco.losses.ContrastiveLoss(n)
+        return fcco.losses.ContrastiveLoss(n, memory=0)
     return fcco.losses.ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())
 
 
@@ -142,9 +142,9 @@ APPLICATION = Application(
         "CIFAR-10 at 16 x 16 pixels, 4,000 images to train on without their labels, 1,000 to validate, 2,000 to test. "
         "Views are random crops to 12 x 12, mirrored or not, brighter or darker. Three convolutions to 64 features and "
         "a head to 32 dimensions, Adam, a cosine lr; a pass is one over the images, whatever the batch. "
-        "*ContrastiveLoss* has its defaults; *InfoNCE* is SimCLR's loss within the batch, at the same and at 8 times "
-        "the batch at equal passes, where it takes an eighth of the steps. The probe is a logistic regression on the "
-        "64 features of the training images."
+        "*ContrastiveLoss* has its table (`memory=0`); *InfoNCE* is SimCLR's loss within the batch, at the same and at "
+        "8 times the batch at equal passes, where it takes an eighth of the steps. The probe is a logistic regression "
+        "on the 64 features of the training images."
     ),
     objective="contrastive_loss of a pair of views of every training image",
     metric="accuracy of a linear probe",

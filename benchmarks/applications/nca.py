@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,7 +93,7 @@ def fit(case: Case, method: str, lr: float, seed: int, part: Part) -> tuple[Tens
     """Return a map, and the seconds that it took."""
     x, (y,) = part
     a = torch.nn.Parameter(start(part))
-    rule = {} if method == OURS else {"rule": fcco.BSGD()}
+    rule: dict[str, Any] = {"memory": 0} if method == OURS else {"rule": fcco.BSGD()}
     loss_fn = fcco.losses.NCALoss(len(x), log_likelihood=case.model == LOGARITHM, **rule)
 
     def step(rows: Tensor) -> Tensor:
@@ -157,8 +158,8 @@ APPLICATION = Application(
         "A linear map to 16 dimensions by neighbourhood components analysis: digits (1,078 rows to train on), every "
         "second row of usps (2,916), sensorless (200 rows of each class, of which 1,320 train; features within five "
         "deviations). The start are principal components; `MovingAverageSGD(beta=0.1)`, a cosine lr, random batches. "
-        "Two objectives: *mean p* is `NCALoss` with its defaults; *mean log p* has `log_likelihood=True`, with its "
-        "default too, which was chosen on these rows. *in-batch NCA* "
+        "Two objectives: *mean p* is `NCALoss` with its table (`memory=0`); *mean log p* has `log_likelihood=True`, "
+        "with its table too, whose rate was chosen on these rows. *in-batch NCA* "
         "takes the batch for the population. *scikit-learn* is its NCA on all rows, 50 "
         "iterations of L-BFGS for the mean of p, each of them on all pairs, so that its memory grows with the square "
         "of the rows. *scikit-learn, 2,000 rows* has a random part of the training rows, where there "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -36,7 +37,7 @@ def loss_of(method: str, y: Tensor) -> LossFn:
     """Return the loss of that name."""
     if method in (PLAIN, BALANCED):
         return cross_entropy
-    rule: dict[str, fcco.Rule] = {} if method == OURS else {"rule": fcco.BSGD()}
+    rule: dict[str, Any] = {"memory": 0} if method == OURS else {"rule": fcco.BSGD()}
     loss_fn = fcco.losses.PartialAUCLoss.from_targets(y, temperature=TEMPERATURE, surrogate="sigmoid", **rule)
     return plus_cross_entropy(loss_fn)
 

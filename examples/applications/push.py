@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -54,7 +55,7 @@ def minimum(x: Tensor, y: Tensor) -> float:
 def train(x: Tensor, y: Tensor, half: int, passes: int, lr: float, *, table: bool) -> float:
     """The exact objective after training, with or without the table."""
     w = torch.zeros(x.shape[1], requires_grad=True)
-    options = {} if table else {"rule": fcco.BSGD()}
+    options: dict[str, Any] = {"memory": 0} if table else {"rule": fcco.BSGD()}
     loss_fn = fcco.losses.PNormPushLoss.from_targets(y, **options)
     optimizer = fcco.optim.MovingAverageSGD([w], lr=lr, beta=0.1, weight_decay=PENALTY)
     sampler = PositiveNegativeSampler(y, batch=2 * half, outer="negative", drop_last=True, seed=0)
