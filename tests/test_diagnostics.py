@@ -91,10 +91,11 @@ class TestMonitor:
             assert monitor.report() == {"step": 0, "never_seen": 1, "gamma": 0.1}
 
     @pytest.mark.parametrize("loss", [fcco.losses.AveragePrecisionLoss, fcco.losses.PNormPushLoss])
-    def test_losses_that_work_by_hand_are_seen_and_stay_the_same(self, loss):
+    @pytest.mark.parametrize("memory", [0, fcco.Memory(4), fcco.Memory(4, "estimate")], ids=str)
+    def test_losses_that_work_by_hand_are_seen_and_stay_the_same(self, loss, memory):
         target = torch.tensor([1, 0, 0, 1, 0, 1, 0, 0])
         scores = torch.linspace(-1, 1, 8).requires_grad_()
-        watched, free = loss.from_targets(target), loss.from_targets(target)
+        watched, free = (loss.from_targets(target, memory=memory) for _ in range(2))
         with Monitor(watched) as monitor:
             for rows in ([0, 1, 2, 3], [0, 1, 5, 6]):
                 values = [loss_fn(scores[rows], target[rows], rows) for loss_fn in (watched, free)]
@@ -341,19 +342,19 @@ class TestGradients:
             gradient_bias(*arguments, [[0, 1]], [], population=range(4))
         with pytest.raises(ValueError, match="visits must be a finite number, at least 1; got 0"):
             advise(*arguments, [[0, 1]], [problem.w], visits=0)
-        with pytest.raises(ValueError, match="call the loss it is given once, and called it 0 times"):
+        with pytest.raises(ValueError, match="call the loss it is given once, with an index, and called it so 0 times"):
             exact_inner(problem.loss_fn, lambda loss_fn, rows: None, range(4))(torch.tensor([0]))
 
 
 class Push:
     """p-norm push on Gaussian data: the inner values are means of exponentials over few positives."""
 
-    def __init__(self, batch, positives=100):
+    def __init__(self, batch, positives=100, **options):
         generator = torch.Generator().manual_seed(0)
         self.y = (torch.arange(4 * positives) % 4 == 0).long()
         self.x = torch.randn(len(self.y), 5, generator=generator) + 0.3 * self.y.unsqueeze(1)
         self.w = torch.full((5,), 0.3, requires_grad=True)
-        self.loss_fn = fcco.losses.PNormPushLoss.from_targets(self.y, p=2)
+        self.loss_fn = fcco.losses.PNormPushLoss.from_targets(self.y, p=2, **{"memory": 0, **options})
         self.sampler = PositiveNegativeSampler(self.y, batch=batch, outer="negative")
 
     def evaluate(self, loss_fn, rows):
@@ -495,6 +496,127 @@ class TestAdvice:
         assert problem.loss_fn.table.step == before["coupled.table.step"]
 
 
+MEMORIES = [fcco.Memory(16), fcco.Memory(16, "estimate")]
+
+
+class TestMemory:
+    """A loss that remembers outputs and keeps no table."""
+
+    @pytest.mark.parametrize("memory", MEMORIES, ids=lambda memory: memory.strength)
+    def test_a_report_has_the_ages_and_nothing_of_rows(self, memory):
+        problem = Push(batch=4, memory=memory)
+        with Monitor(problem.loss_fn, exact=exact_inner(problem.loss_fn, problem.evaluate)) as monitor:
+            assert monitor.report() == {"step": 0, "remembered": 0}
+            for rows in islice(problem.sampler, 12):
+                problem.evaluate(problem.loss_fn, torch.as_tensor(rows)).backward()
+            report = monitor.report()
+        # Two positives and two negatives a step, which come once in these steps: of each, those of 8 steps are held.
+        assert report["remembered"] == 32
+        assert (report["age_mean"], report["age_median"], report["age_max"]) == (4.5, 4, 8)
+        assert report["never_seen"] == pytest.approx(1 - 24 / 300)
+        assert report["visits"] == 1
+        assert 0 < report["estimate_error"] < 1
+        rest = {"step", "remembered", "age_mean", "age_median", "age_max", "never_seen", "visits", "estimate_error"}
+        assert set(report) == rest
+        assert monitor.jump is None
+
+    def test_calls_without_an_index_leave_out_what_goes_by_row(self):
+        problem = Push(batch=4, memory=MEMORIES[0])
+        with Monitor(problem.loss_fn) as monitor:
+            for rows in islice(problem.sampler, 3):
+                problem.loss_fn(problem.x[rows] @ problem.w, problem.y[rows]).backward()
+        report = monitor.report()
+        assert set(report) == {"step", "remembered", "age_mean", "age_median", "age_max"}
+        assert (report["step"], report["remembered"], report["age_max"]) == (3, 12, 3)
+        with pytest.raises(ValueError, match="once, with an index, and called it so 0 times"):
+            exact_inner(problem.loss_fn, lambda loss_fn, rows: loss_fn(problem.x[rows] @ problem.w, problem.y[rows]))(
+                torch.arange(2)
+            )
+
+    def test_with_a_table_too_it_has_both(self):
+        problem = Push(batch=4, memory=MEMORIES[0], rule=fcco.SOAP(0.5))
+        with Monitor(problem.loss_fn) as monitor:
+            problem.train(2, lr=1e-6)
+        assert {"gamma", "staleness_mean", "jump", "remembered", "age_mean"} <= set(monitor.report())
+
+    def test_is_drawn_and_written(self, tmp_path):
+        pytest.importorskip("matplotlib")
+
+        class Writer:
+            def __init__(self):
+                self.names = set()
+
+            def add_scalar(self, name, value, step):
+                self.names.add(name)
+
+            def add_histogram(self, name, values, step):
+                assert values.tolist() == [1] * 4
+                self.names.add(f"histogram of {name}")
+
+        problem, writer = Push(batch=4, memory=MEMORIES[0]), Writer()
+        monitor = Monitor(problem.loss_fn)
+        monitor.plot()  # of nothing yet
+        problem.evaluate(problem.loss_fn, torch.as_tensor(next(iter(problem.sampler)))).backward()
+        monitor.to_tensorboard(writer)
+        assert {"fcco/remembered", "fcco/age_mean", "histogram of fcco/age"} <= writer.names
+        assert "histogram of fcco/staleness" not in writer.names
+        figure = monitor.plot(tmp_path / "memory.png")
+        assert {line.get_label() for panel in figure.axes for line in panel.lines} == {"age mean"}
+
+    @pytest.mark.parametrize("memory", MEMORIES, ids=lambda memory: memory.strength)
+    def test_gradients_are_those_with_the_memory_as_it_is(self, memory):
+        """And the in-batch, the perfect and the exact ones are those of a loss that never had one."""
+        with_memory, without = Push(batch=8, memory=memory), Push(batch=8)
+        with_memory.train(1, lr=1e-6)
+        without.w = with_memory.w
+        before, batches = state(with_memory.loss_fn), list(without.sampler)
+        found, plain = (
+            gradient_bias(problem.loss_fn, problem.evaluate, batches, [problem.w], draws=40)
+            for problem in (with_memory, without)
+        )
+        assert same(state(with_memory.loss_fn), before)
+        assert (found.in_batch, found.perfect, found.norm) == (plain.in_batch, plain.perfect, plain.norm)
+        assert found.table != found.in_batch
+        assert found.kept == "memory"
+        assert str(found).splitlines()[2].startswith("memory ")
+        assert plain.kept == "table"
+
+    @pytest.mark.parametrize("memory", MEMORIES, ids=lambda memory: memory.strength)
+    def test_advice_says_what_is_remembered_and_recommends_no_rule(self, memory):
+        problem = Push(batch=4, memory=memory)
+        empty = problem.advice(visits=20, epochs=0, draws=4)
+        assert empty.memory.count == 0
+        assert "keeps no table but remembers outputs of recent batches, and has seen none" in spoken(empty)
+        problem.train(1, lr=1e-6)
+        before = state(problem.loss_fn)
+        advice = advise(problem.loss_fn, problem.evaluate, problem.sampler, [problem.w], visits=20, draws=40)
+        assert same(state(problem.loss_fn), before)
+        assert (advice.memory.count, advice.memory.age) == (32, 4.5)
+        assert not advice.drift_measured
+        words = spoken(advice)
+        assert "keeps no table but remembers 32 outputs of recent batches, 4.5 steps old on average" in words
+        assert "BSGD" not in words
+        assert "gamma" not in words
+
+    def test_advice_on_both_has_words_on_both(self):
+        advice = Push(batch=4, memory=MEMORIES[0], rule=fcco.SOAP(0.5)).advice(visits=20, draws=8)
+        assert "The loss remembers 32 outputs" in spoken(advice)
+        assert "The table" in spoken(advice)
+
+    def test_a_loss_inside_a_model_keeps_its_memory(self):
+        problem = Push(batch=4, memory=MEMORIES[0])
+        problem.train(1, lr=1e-6)
+        memory = problem.loss_fn.memory
+        with contextlib.suppress(KeyError), probing(problem.loss_fn):
+            assert problem.loss_fn.memory is None
+            raise KeyError
+        assert problem.loss_fn.memory is memory
+
+
+def spoken(advice):
+    return str(advice).replace("\n", " ")
+
+
 def share_of_square_error(generator, batches=2000):
     """Share and its error, from gradients [batches, 2] with a bias and a noise, with a table and without."""
     target = torch.tensor([1.0, 0.0], dtype=torch.float64)
@@ -587,7 +709,7 @@ def test_rows_of_a_probed_loss_start_as_the_other_rule_has_them():
 
 
 def test_a_loss_inside_a_model_is_probed_and_left_as_it_was():
-    model = torch.nn.ModuleDict({"net": torch.nn.Linear(1, 1), "loss": fcco.losses.PNormPushLoss(4)})
+    model = torch.nn.ModuleDict({"net": torch.nn.Linear(1, 1), "loss": fcco.losses.PNormPushLoss(4, memory=0)})
     model.eval()
     before, table = copy.deepcopy(model.state_dict()), model["loss"].table
     monitor = Monitor(model)

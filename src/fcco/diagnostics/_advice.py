@@ -16,7 +16,7 @@ from fcco._step import Visit
 from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target
 from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights
 from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error
-from fcco.diagnostics._watch import engine_of
+from fcco.diagnostics._watch import engine_of, keeps_table
 
 # The part of a run over which a falling step size averages.
 _TAIL = 0.5
@@ -27,6 +27,41 @@ _USUAL = 0.7
 _RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # A row is not taken below this share of g, where it is to stay positive.
 _LOWEST = 0.05
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What the memory of a loss holds at present, and the gradient with it.
+
+    Attributes
+    ----------
+    count : int
+        How many outputs it holds.
+    age : float
+        How many steps ago they were made, on average; 0 if there are none.
+    gradient : GradientError
+        Error of the gradient of the loss as it is.
+    gain : float
+        Square error of the averaged gradient, as a share of the in-batch loss's.
+    instead : bool
+        Whether the loss has the memory instead of a table.
+    """
+
+    count: int
+    age: float
+    gradient: GradientError
+    gain: float
+    instead: bool
+
+    def __str__(self) -> str:
+        keeps = "keeps no table but remembers" if self.instead else "remembers"
+        if not self.count:
+            return f"The loss {keeps} outputs of recent batches, and has seen none yet: train it before you ask."
+        return (
+            f"The loss {keeps} {self.count} outputs of recent batches, {self.age:.3g} steps old on average. With them "
+            f"the gradient has a bias of {self.gradient.bias:.0%} and a noise of {self.gradient.noise:.0%}. Averaged "
+            f"over many steps, its square error is {self.gain:.0%} of that of the in-batch gradient."
+        )
 
 
 @dataclass(frozen=True)
@@ -55,6 +90,8 @@ class Advice:
         Error of the gradient with a table of that rate.
     by_gamma : dict[float, float]
         Square error of the averaged gradient at every rate looked at, as shares of the in-batch loss's.
+    memory : Remembered or None
+        The memory of the loss, if it has one. All other figures are those without it.
     """
 
     gamma: float
@@ -67,6 +104,7 @@ class Advice:
     in_batch: GradientError
     table: GradientError
     by_gamma: dict[float, float]
+    memory: Remembered | None = None
 
     @property
     def late_drift(self) -> float:
@@ -79,7 +117,12 @@ class Advice:
         return _averages(self.noise, self.visits) and self.late_drift <= self.noise
 
     def __str__(self) -> str:
-        sentences = (self._measured(), self._verdict(), self._snapshot())
+        if self.memory is None:
+            sentences = [self._measured(), self._verdict(), self._snapshot()]
+        elif self.memory.instead:
+            sentences = [self._measured(), self._in_batch() + ".", str(self.memory)]
+        else:
+            sentences = [self._measured(), self._verdict(), self._snapshot(), str(self.memory)]
         return "\n".join(textwrap.fill(sentence, 100) for sentence in sentences)
 
     def _measured(self) -> str:
@@ -113,11 +156,14 @@ class Advice:
         share, error = (round(100 * value, 0) for value in (self.gain, self.gain_error))  # NaN at a stationary point
         return "better" if share + error < 100 else "worse" if share - error > 100 else "no different"
 
-    def _snapshot(self) -> str:
-        now = (
+    def _in_batch(self) -> str:
+        return (
             f"At the present weights the in-batch gradient has a bias of {self.in_batch.bias:.0%} and a noise of "
             f"{self.in_batch.noise:.0%}"
         )
+
+    def _snapshot(self) -> str:
+        now = self._in_batch()
         if not _averages(self.noise, self.visits):
             return f"{now}."
         share = f"{self.gain:.0%} (± {self.gain_error:.0%})"
@@ -204,6 +250,10 @@ def advise(
     with N half of the steps of the run, since a falling step size averages noise away and leaves bias; but at most
     the number of batches looked at, since a smaller bias could not be told from chance.
 
+    If the loss has a memory, all of this is measured without it, and the advice also says how many outputs it holds,
+    how old they are, and what the gradient is with them. Where there is a memory and no table, the advice does not
+    recommend a rule.
+
     Nothing is changed, and nothing is trained. The whole training set is evaluated as one batch.
 
     Parameters
@@ -255,6 +305,9 @@ def advise(
         sample = target.sample(loss, evaluate, drawn, SOAP(gamma), *errors.table(gamma, drift, round(visits)))
         held = sample if gamma == advised else held
         shares[gamma] = _share(sample, in_batch, steps)
+    memory = None
+    if engine_of(loss).memory is not None:
+        memory = _remembered(loss, target.sample(loss, evaluate, drawn, memory=True), in_batch, steps)
     return Advice(
         gamma=advised,
         gain=shares.get(advised, 1.0),
@@ -266,7 +319,16 @@ def advise(
         in_batch=in_batch.error(),
         table=held.error(),
         by_gamma=shares,
+        memory=memory,
     )
+
+
+def _remembered(loss: nn.Module, sample: Sample, in_batch: Sample, steps: float) -> Remembered:
+    engine = engine_of(loss)
+    assert engine.memory is not None
+    ages = engine.memory.ages().double()
+    age = ages.mean().item() if len(ages) else 0.0
+    return Remembered(len(ages), age, sample.error(), _share(sample, in_batch, steps), not keeps_table(engine))
 
 
 def _rate_of(loss: nn.Module) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fcco._checks import whole_number
 from fcco._rules import BSGD, SOX, Rule
 from fcco.diagnostics._probe import Evaluate, all_rows, exact_rows, probing
-from fcco.diagnostics._watch import engine_of
+from fcco.diagnostics._watch import engine_of, what_is_kept
 
 # Of a sample of batches, by which the error of an error is judged.
 _PARTS = 5
@@ -46,24 +46,28 @@ class GradientBias:
     Attributes
     ----------
     in_batch : GradientError
-        F differentiated at the batch's own estimate (``fcco.BSGD()``).
+        F differentiated at the batch's own estimate (``fcco.BSGD()``, without a memory).
     table : GradientError
-        With the table as it is.
+        With the table, or the memory, as it is.
     perfect : GradientError
         F differentiated at the exact g: what the best possible table would give.
     norm : float
         Of the exact gradient; 0 at a stationary point, where the shares mean nothing.
+    kept : str
+        What the loss knows from earlier steps: "table", "memory", or "table and memory".
     """
 
     in_batch: GradientError
     table: GradientError
     perfect: GradientError
     norm: float
+    kept: str = "table"
 
     def __str__(self) -> str:
-        rows = [("in-batch", self.in_batch), ("table", self.table), ("perfect table", self.perfect)]
-        lines = [f"{name:<14}{error.bias:>8.3f}{error.noise:>9.3f}" for name, error in rows]
-        return "\n".join([f"{'gradient':<14}{'bias':>8}{'noise':>9}", *lines])
+        rows = [("in-batch", self.in_batch), (self.kept, self.table), ("perfect table", self.perfect)]
+        width = max(14, len(self.kept) + 1)
+        lines = [f"{name:<{width}}{error.bias:>8.3f}{error.noise:>9.3f}" for name, error in rows]
+        return "\n".join([f"{'gradient':<{width}}{'bias':>8}{'noise':>9}", *lines])
 
 
 def gradient_bias(
@@ -76,15 +80,16 @@ def gradient_bias(
     population: Sequence[int] | Tensor | None = None,
     draws: int = 200,
 ) -> GradientBias:
-    """Compare the gradients of batches, with the table and without, with the exact gradient.
+    """Compare the gradients of batches, with the table or memory and without, with the exact gradient.
 
-    Neither the loss, nor its table, nor the weights change. The exact gradient and the exact g come from one batch of
-    the whole training set. (Put the model into ``eval()`` if its forward pass keeps statistics or drops units.)
+    Neither the loss, nor its table or memory, nor the weights change. The exact gradient and the exact g come from one
+    batch of the whole training set. (Put the model into ``eval()`` if its forward pass keeps statistics or drops
+    units.)
 
     Parameters
     ----------
     loss : nn.Module
-        A loss of fcco, with the table as training has left it.
+        A loss of fcco, with the table or memory as training has left it.
     evaluate : Evaluate
         The forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows`` and returns the value.
     batches : Iterable[Sequence[int] | Tensor]
@@ -109,7 +114,7 @@ def gradient_bias(
     >>> import fcco
     >>> x, y = torch.linspace(-1, 1, 40), torch.arange(40) % 2
     >>> w = torch.ones((), requires_grad=True)
-    >>> loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
+    >>> loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y, memory=0)
     >>> evaluate = lambda loss_fn, rows: loss_fn(x[rows] * w, y[rows], rows)
     >>> print(gradient_bias(loss_fn, evaluate, [range(40), range(40)], [w]))  # batches of all data are exact
     gradient          bias    noise
@@ -123,9 +128,10 @@ def gradient_bias(
     g = exact_rows(loss, evaluate, population).nan_to_num(nan=1.0, neginf=-math.inf)
     return GradientBias(
         in_batch=target.sample(loss, evaluate, drawn, BSGD()).error(),
-        table=target.sample(loss, evaluate, drawn).error(),
+        table=target.sample(loss, evaluate, drawn, memory=True).error(),
         perfect=target.sample(loss, evaluate, drawn, SOX(gamma=1.0, safeguard=False), g).error(),
         norm=target.gradient.norm().item(),
+        kept=what_is_kept(engine_of(loss)),
     )
 
 
@@ -144,12 +150,14 @@ class Target:
         rule: Rule | None = None,
         rows: Tensor | None = None,
         known: Tensor | None = None,
+        *,
+        memory: bool = False,
     ) -> Sample:
         """Return the gradients of a loss on batches, which may have another rule and table: see :func:`probing`."""
         sums = self.gradient.new_zeros(min(_PARTS, len(batches)), len(self.gradient))
         squares, counts = sums.new_zeros(len(sums)), sums.new_zeros(len(sums))
         # The seed is kept, so that all see the same where the forward pass draws samples.
-        with torch.random.fork_rng(devices=[]), probing(loss, rule, rows, known):
+        with torch.random.fork_rng(devices=[]), probing(loss, rule, rows, known, memory=memory):
             for k, batch in enumerate(batches):
                 gradient, part = _gradient(evaluate(loss, batch), self.parameters), k % len(sums)
                 sums[part] += gradient

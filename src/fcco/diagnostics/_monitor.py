@@ -1,4 +1,4 @@
-"""Monitor: what the table of a loss does while training goes on."""
+"""Monitor: what the table and the memory of a loss do while training goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fcco._checks import whole_number
 from fcco._rules import SCENT, is_per_row
 from fcco._step import Visit
 from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
-from fcco.diagnostics._watch import Watch, engine_of, table_of
+from fcco.diagnostics._watch import Watch, engine_of, keeps_table, table_of
 
 # Weight of the newest batch in running means: some 200 batches count.
 _RATE = 0.01
@@ -42,6 +42,12 @@ class Monitor:
       the noise of the estimate and all that the table is behind; see :func:`fcco.diagnostics.advise`.
     - with ``exact``: ``tracking_error``, the relative error of u on a sample of rows seen, and ``estimate_error``, that
       of the last batch's estimates. The table pays where the first is the smaller. See :func:`relative_error`.
+    - with a memory: ``remembered``, how many outputs it holds, and ``age_mean``, ``age_median`` and ``age_max``, how
+      many steps ago they were made.
+
+    A loss with a memory and no table (the rule is ``fcco.BSGD()``) has no figures of rows. Of those above, its report
+    has ``step``, the figures of the memory, and, if calls have an index, ``never_seen``, ``visits`` and
+    ``estimate_error``.
 
     Parameters
     ----------
@@ -122,8 +128,11 @@ class Monitor:
 
     @property
     def jump(self) -> float | None:
-        """Relative error of the table before an update against new estimates; None before any row came twice."""
-        weight = self._weight.item()
+        """Relative error of the table before an update against new estimates; None before any row came twice.
+
+        None also with a memory and no table: no row is used then.
+        """
+        weight = self._weight.item() if keeps_table(self._engine) else 0.0
         return (self._jump.item() / weight) ** 0.5 if weight else None
 
     @property
@@ -142,13 +151,25 @@ class Monitor:
 
         Before anything was seen, what there is no figure for is left out.
         """
-        engine, gamma = self._engine, self.gamma
         visits = self._visits[self._visits > 0].double()
-        figures: dict[str, float] = {
-            "step": float(self._table.step),
-            "never_seen": max(0.0, 1 - len(visits) / engine.n_outer),
-            "gamma": gamma,
-        }
+        figures: dict[str, float] = {"step": float(self._table.step)}
+        has_table = keeps_table(self._engine)
+        if has_table or len(visits):
+            figures["never_seen"] = max(0.0, 1 - len(visits) / self._engine.n_outer)
+        if has_table:
+            figures |= self._of_rows(visits)
+        elif len(visits):
+            figures["visits"] = visits.mean().item()
+        figures |= self._of_memory()
+        exact = self.exact if exact is None else exact
+        if exact is not None and len(visits):
+            figures |= self._errors(exact)
+        self.history.append(figures)
+        return figures
+
+    def _of_rows(self, visits: Tensor) -> dict[str, float]:
+        engine, gamma = self._engine, self.gamma
+        figures = {"gamma": gamma}
         if len(visits):
             stale = self._steps.double() - self._last_seen[self._visits > 0].double()
             figures |= {
@@ -162,10 +183,19 @@ class Monitor:
                 figures["averaged"] = (1 / sum_of_squared_weights(gamma, visits)).mean().item()
             if self.jump is not None:
                 figures["jump"] = self.jump
-            exact = self.exact if exact is None else exact
-            if exact is not None:
-                figures |= self._errors(exact)
-        self.history.append(figures)
+        return figures
+
+    def _of_memory(self) -> dict[str, float]:
+        ages = self.ages().double()
+        if self._engine.memory is None:
+            return {}
+        figures = {"remembered": float(len(ages))}
+        if len(ages):
+            figures |= {
+                "age_mean": ages.mean().item(),
+                "age_median": ages.median().item(),
+                "age_max": ages.max().item(),
+            }
         return figures
 
     def _share_renewed(self, visits: Tensor) -> float:
@@ -184,29 +214,38 @@ class Monitor:
         last_rows, estimate = last_rows[where], estimate[where]
         with torch.no_grad():
             g = exact(torch.cat([rows, last_rows])).to(table.u.dtype).reshape(-1, *table.u.shape[1:])
-        return {
-            "tracking_error": relative_error(table.read(rows, cold=0.0), g[: len(rows)], self._engine.log),
-            "estimate_error": relative_error(estimate, g[len(rows) :], self._engine.log),
-        }
+        figures = {"estimate_error": relative_error(estimate, g[len(rows) :], self._engine.log)}
+        if keeps_table(self._engine):
+            read = table.read(rows, cold=0.0)
+            figures["tracking_error"] = relative_error(read, g[: len(rows)], self._engine.log)
+        return figures
 
     def to_tensorboard(self, writer: Any, step: int | None = None, prefix: str = "fcco/") -> dict[str, float]:
-        """Write a report and a histogram of staleness to a ``SummaryWriter``; ``step``: the table's, if None."""
+        """Write a report and histograms of staleness and age to a ``SummaryWriter``; ``step``: the table's, if None."""
         figures = self.report()
         at = int(figures["step"]) if step is None else step
         for name, value in figures.items():
             if name != "step":
                 writer.add_scalar(prefix + name, value, at)
-        stale = self.staleness()
-        if len(stale):
+        if keeps_table(self._engine) and len(stale := self.staleness()):
             writer.add_histogram(prefix + "staleness", stale, at)
+        if len(ages := self.ages()):
+            writer.add_histogram(prefix + "age", ages, at)
         return figures
 
     def staleness(self) -> Tensor:
         """Steps since each of the rows that were seen was last seen."""
         return (self._steps - self._last_seen)[self._visits > 0].cpu()
 
+    def ages(self) -> Tensor:
+        """Steps since each of the remembered outputs was made; empty if the loss remembers none."""
+        memory = self._engine.memory
+        return torch.zeros(0, dtype=torch.int64) if memory is None else memory.ages().cpu()
+
     def plot(self, path: str | Path | None = None) -> Any:
         """A matplotlib figure: staleness of the rows now, errors and rates over the reports; written to ``path``.
+
+        With a memory and no table, the first panel has the ages of the outputs, and the last one their mean.
 
         Raises
         ------
@@ -219,11 +258,13 @@ class Monitor:
             raise ImportError("plot() needs matplotlib: pip install matplotlib") from error
         figure = Figure(figsize=(11, 3), layout="constrained")
         panels = figure.subplots(1, 3)
-        panels[0].hist(self.staleness().numpy(), bins=30)
-        panels[0].set(xlabel="steps since last seen", ylabel="rows")
+        has_table = keeps_table(self._engine)
+        panels[0].hist((self.staleness() if has_table else self.ages()).numpy(), bins=30)
+        labels = ("steps since last seen", "rows") if has_table else ("steps since it was made", "outputs")
+        panels[0].set(xlabel=labels[0], ylabel=labels[1])
         shown: list[tuple[Any, tuple[str, ...]]] = [
             (panels[1], ("tracking_error", "estimate_error", "jump")),
-            (panels[2], ("gamma", "effective_rate", "never_seen")),
+            (panels[2], ("gamma", "effective_rate", "never_seen") if has_table else ("age_mean",)),
         ]
         for panel, names in shown:
             for name in names:

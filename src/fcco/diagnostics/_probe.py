@@ -18,7 +18,12 @@ ExactInner = Callable[[Tensor], Tensor]
 
 @contextmanager
 def probing(
-    loss: nn.Module, rule: Rule | None = None, rows: Tensor | None = None, known: Tensor | None = None
+    loss: nn.Module,
+    rule: Rule | None = None,
+    rows: Tensor | None = None,
+    known: Tensor | None = None,
+    *,
+    memory: bool = False,
 ) -> Iterator[list[Visit]]:
     """Within this context a loss is in training mode, and no call changes it.
 
@@ -32,6 +37,8 @@ def probing(
         [n] or [n, dim], what its table is to hold instead.
     known : Tensor, optional
         [n] of bool, which of these rows count as visited. None: all.
+    memory : bool
+        Whether it uses what it remembers of recent batches, if it remembers anything.
 
     Yields
     ------
@@ -45,29 +52,33 @@ def probing(
         table = table.with_rows(table.n, {"u": rows, "visits": known})
         table.decays = False
     around = [module for module in loss.modules() if any(part is engine for part in module.modules())]
-    training = [module.training for module in around]
+    training, remembered = [module.training for module in around], engine.memory
     try:
+        engine.memory = remembered if memory else None
         for module in around:
             module.training = True
         with engine.frozen(rule, table) as visits:
             yield visits
     finally:
+        engine.memory = remembered
         for module, before in zip(around, training, strict=True):
             module.training = before
 
 
 def estimates(loss: nn.Module, evaluate: Evaluate, rows: Tensor) -> Visit:
-    """The inner estimates that a batch gives, padding left out; the loss is not changed.
+    """The inner estimates that a batch gives by itself, padding left out; the loss is not changed.
 
     Raises
     ------
     ValueError
-        ``evaluate`` takes no step of the table, or several.
+        ``evaluate`` takes no step with rows, or several.
     """
     with torch.enable_grad(), probing(loss, BSGD()) as visits:
         evaluate(loss, rows)
     if len(visits) != 1:
-        raise ValueError(f"evaluate must call the loss it is given once, and called it {len(visits)} times")
+        raise ValueError(
+            f"evaluate must call the loss it is given once, with an index, and called it so {len(visits)} times"
+        )
     visit = visits[0]
     kept = visit.where.nonzero().squeeze(1)
     return Visit(*(part.index_select(0, kept) for part in visit))

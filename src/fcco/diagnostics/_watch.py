@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fcco._coupled import CoupledLoss
+from fcco._rules import BSGD
 from fcco._step import Visit
 from fcco._table import InnerTable
 
@@ -36,6 +37,18 @@ def table_of(engine: CoupledLoss) -> InnerTable:
     if not isinstance(engine.table, InnerTable):
         raise ValueError("diagnostics need all rows of a table, and this one is sharded over ranks")
     return engine.table
+
+
+def keeps_table(engine: CoupledLoss) -> bool:
+    """Return whether the rows of the table matter; a loss may have a memory instead."""
+    return engine.memory is None or not isinstance(engine.rule, BSGD)
+
+
+def what_is_kept(engine: CoupledLoss) -> str:
+    """Return what a loss knows from earlier steps: a table, a memory, or both."""
+    if engine.memory is None:
+        return "table"
+    return "table and memory" if keeps_table(engine) else "memory"
 
 
 class Watch:
