@@ -102,6 +102,12 @@ class Sides(NamedTuple):
         present = self.recall.present
         return self.theirs(stratum if present is None else stratum & present)
 
+    def size(self, stratum: Tensor) -> Tensor:
+        """Return how many examples of a stratum there are in the pool, which is taken as the whole population."""
+        if self.recall.expected is not None:  # rivals are fresh, and none of them is an own example
+            return self.members(stratum).sum() + self.members_of_mine(stratum).sum()
+        return self.members(stratum).sum()
+
     def members_of_mine(self, stratum: Tensor) -> Tensor:
         """Return which of the own examples belong to a stratum, given a mask of all examples."""
         present = self.recall.present

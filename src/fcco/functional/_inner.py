@@ -137,6 +137,13 @@ def each_represents(population: int | Tensor, expected: Tensor, *, apart: bool =
     return torch.where(expected > 0, (population - int(apart)) / expected, 0.0)
 
 
+def population_of(member: Tensor, sides: Sides) -> tuple[int | Tensor, Tensor]:
+    """Return how many examples the pool has, and how many members of a stratum, if nothing else is known."""
+    if sides.recall.present is None:
+        return len(member), member.sum()
+    return sides.size(torch.ones_like(member)), sides.size(member)
+
+
 def own_weight(population: int | Tensor, held: Tensor, own_term: str) -> Tensor:
     """Return the weight of a remembered example's own term: 1, or that of every member of its stratum in the pool."""
     return torch.ones_like(held) if own_term == "exact" else population / held.clamp(min=1)

@@ -21,6 +21,7 @@ from fcco.functional._inner import (
     masked_logsumexp,
     own_terms_fixed,
     own_weight,
+    population_of,
     stratum_weight,
 )
 from fcco.functional._pair_sums import pair_sums
@@ -96,9 +97,9 @@ def average_precision_inner(
     (scores, target), sides = join((scores, target), rivals, recall)
     ell = resolve_surrogate(surrogate, margin)
     scores, positive = _check(scores, target, ell)
-    size, positives = (len(scores), positive.sum()) if n is None or n_pos is None else (n, n_pos)
+    size, positives = population_of(positive, sides) if n is None or n_pos is None else (n, n_pos)
     members = sides.members(positive), sides.members(~positive)
-    sums, log_of_size = (_log_sums, math.log(size)) if ell.is_exp else (_sums, 0.0)
+    sums = _log_sums if ell.is_exp else _sums
     if sides.recall.expected is not None:
         negatives_expected, positives_expected = sides.recall.expected.unbind()
         stands_for = (
@@ -118,7 +119,10 @@ def average_precision_inner(
         )
         inner = sums(scores, members, stands_for, own_term, copies, ell, sides, temperature)
         known = can_estimate(members[0], positives, copies=apart) & can_estimate(members[1], size - positives)
-    inner = inner - log_of_size if ell.is_exp else inner / size
+    if ell.is_exp:
+        inner = inner - (size.to(inner.dtype).log() if isinstance(size, Tensor) else math.log(size))
+    else:
+        inner = inner / size
     return as_estimate(inner, sides.members_of_mine(positive) & known, log=ell.is_exp)
 
 

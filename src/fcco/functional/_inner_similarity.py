@@ -25,6 +25,7 @@ from fcco.functional._inner import (
     copies_of,
     each_represents,
     masked_logsumexp,
+    population_of,
     product,
     same,
     stratum_weight,
@@ -88,13 +89,13 @@ def nca_inner(
     check_integers(labels, "labels", embeddings, "embeddings")
     logits = -squared_distances(at_least_float32(embeddings), sides)
     everyone = torch.ones_like(labels, dtype=torch.bool)
+    size = population_of(everyone, sides)[0] if n is None else n
     if sides.recall.expected is not None:
-        size = len(labels) if n is None else n
         inner = _contributions(logits, labels, sides, size, class_sizes)
         return as_estimate(inner, sides.members_of_mine(everyone), log=True)
     copies = copies_of(rows, labels, sides)
     if class_sizes is None:
-        inner, known = _at_random(logits, labels, copies, len(labels) if n is None else n, sides)
+        inner, known = _at_random(logits, labels, copies, size, sides)
     else:
         inner, known = _by_class(logits, labels, copies, class_sizes, sides)
     known = known & sides.members_of_mine(everyone)
@@ -103,7 +104,7 @@ def nca_inner(
     return as_estimate(inner, known, log=True)
 
 
-def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int, sides: Sides) -> tuple[Tensor, Tensor]:
+def _at_random(logits: Tensor, labels: Tensor, copies: Tensor, n: int | Tensor, sides: Sides) -> tuple[Tensor, Tensor]:
     """Estimate log g from a batch that is a random sample of the population; also return which estimates are valid."""
     everyone, counts = sides.members(torch.ones_like(labels, dtype=torch.bool)), copies.sum(1)
     others = everyone & ~copies
@@ -144,16 +145,17 @@ def _within(labels: Tensor, class_sizes: Tensor) -> Tensor:
     return labels.long().clamp(0, len(class_sizes) - 1)
 
 
-def _contributions(logits: Tensor, labels: Tensor, sides: Sides, n: int, class_sizes: Tensor | None) -> Tensor:
+def _contributions(logits: Tensor, labels: Tensor, sides: Sides, n: int | Tensor, class_sizes: Tensor | None) -> Tensor:
     """Return the logarithms of what fresh rivals contribute to g of remembered examples, of shape (own, 2)."""
     expected = sides.recall.expected
     assert expected is not None
     present = sides.members(torch.ones_like(labels, dtype=torch.bool)).expand_as(logits)
     if class_sizes is None:
-        stands_for = each_represents(n, expected.sum(), apart=True).to(logits.dtype)
+        stands_for = each_represents(n, expected.sum(), apart=True)
     else:
-        classes = sides.theirs(_within(labels, class_sizes))
-        stands_for = each_represents(class_sizes, expected).to(logits.dtype)[classes]
+        # Of n - 1 rivals, one is as likely as another to be in a random batch, be it a mate or a stranger.
+        rest = class_sizes.to(expected.dtype) * ((n - 1) / n)
+        stands_for = each_represents(rest, expected)[sides.theirs(_within(labels, class_sizes))]
     weighted = logits + stands_for.log()
     mates = same(labels, sides) & present
     return torch.stack([masked_logsumexp(weighted, mates), masked_logsumexp(weighted, present)], 1)
@@ -245,7 +247,8 @@ def contrastive_inner(
         other = sides.members(everyone).expand_as(across)
         drawn = (expected.sum() * views).to(a.dtype).expand(len(own_a))
         known = sides.members_of_mine(everyone)
-    of_pool = drawn if sides.recall.held is None else (sides.recall.held.sum() * views).to(a.dtype).expand_as(drawn)
+    held = sides.recall.held
+    of_pool = drawn if held is None else ((held.sum() - 1) * views).to(a.dtype).expand_as(drawn)
     candidates = of_pool if own_term == "sampled" or n is None else torch.full_like(drawn, (n - 1) * views)
     columns = []
     for blocks in blocks_of:

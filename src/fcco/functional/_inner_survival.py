@@ -23,6 +23,7 @@ from fcco.functional._inner import (
     masked_logsumexp,
     own_terms_fixed,
     own_weight,
+    population_of,
     stratum_weight,
 )
 from fcco.functional._tensors import at_least_float32
@@ -86,11 +87,11 @@ def cox_inner(
     check_time(time, risk, "risk")
     seen = as_mask(event, "event", risk, "risk", signs=False)
     risk = at_least_float32(risk)
-    strata = _strata(seen, sides, len(risk) if n is None else n, n_events)
+    strata = _strata(seen, sides, population_of(seen, sides)[0] if n is None else n, n_events)
     theirs, mine = against(time, sides)
     differences, known = above(risk, sides), sides.members_of_mine(seen)
     if sides.recall.expected is not None:
-        stands_for = _represented(strata, sides.recall.expected, risk)
+        stands_for = _represented(seen, sides, strata, sides.recall.expected)
     elif own_term == "sampled":
         stands_for = _weigh_alike(strata, risk)
         if sides.recall.apart:
@@ -147,14 +148,14 @@ def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -
     return torch.cat([sums.new_full((1,), -math.inf), sums])[members], members
 
 
-def _strata(seen: Tensor, sides: Sides, n: int, n_events: int | None) -> list[tuple[Tensor, int]]:
+def _strata(seen: Tensor, sides: Sides, n: int | Tensor, n_events: int | None) -> list[tuple[Tensor, int | Tensor]]:
     """Return the members among the rivals and the size in the population of each stratum, that of the events first."""
     if n_events is None:
         return [(sides.members(torch.ones_like(seen)), n)]
     return [(sides.members(seen), n_events), (sides.members(~seen), n - n_events)]
 
 
-def _weigh_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
+def _weigh_alike(strata: list[tuple[Tensor, int | Tensor]], like: Tensor) -> Tensor:
     """Return what each rival represents, of shape (pool,); strata in the pool also represent those it lacks."""
     stands_for = torch.zeros_like(strata[0][0], dtype=like.dtype)
     for member, size in strata:
@@ -162,18 +163,21 @@ def _weigh_alike(strata: list[tuple[Tensor, int]], like: Tensor) -> Tensor:
     return stands_for * (sum(size for _, size in strata) / stands_for.sum().clamp(min=1))
 
 
-def _represented(strata: list[tuple[Tensor, int]], expected: Tensor, like: Tensor) -> Tensor:
-    """Return what each fresh rival represents to a remembered event, of shape (pool,)."""
+def _represented(seen: Tensor, sides: Sides, strata: list[tuple[Tensor, int | Tensor]], expected: Tensor) -> Tensor:
+    """Return what each fresh rival represents to a remembered event, of shape (pool,).
+
+    If the number of events in the population is not known, it is taken to be in proportion to that of the batches.
+    """
+    n, n_events = sum(size for _, size in strata), strata[0][1]
     if len(strata) == 1:
-        ((member, size),) = strata
-        return torch.where(member, each_represents(size, expected.sum(), apart=True), 0.0).to(like.dtype)
-    (events, n_events), (others, n_others) = strata
-    of_event = each_represents(n_events, expected[1], apart=True)
-    of_other = each_represents(n_others, expected[0])
-    return torch.where(events, of_event, torch.where(others, of_other, 0.0)).to(like.dtype)
+        n_events = n * expected[1] / expected.sum()
+    of_event = each_represents(n_events, expected[1], apart=True).clamp(min=0)
+    of_other = each_represents(n - n_events, expected[0])
+    others = torch.where(sides.members(~seen), of_other, 0.0)
+    return torch.where(sides.members(seen), of_event, others)
 
 
-def _weigh_own_apart(strata: list[tuple[Tensor, int]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+def _weigh_own_apart(strata: list[tuple[Tensor, int | Tensor]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """Weigh events and censored examples apart from the own term.
 
     Returns what j represents in the risk set of event i for j != i, of shape (B, B), and whether the batch has enough
