@@ -169,6 +169,8 @@ class CoupledLoss(nn.Module):
         self.remember(as_memory(memory))
         # On several ranks, each then waits for the others' f before it writes, which takes one message a step.
         self.outer_may_fail = True
+        # Estimates of the caller's own are checked once, before they are made from remembered examples.
+        self.estimates_read_recall = False
         self.observers: list[Callable[[Visit], None]] = []
         self.is_frozen = False
         self._described = Descriptions()
@@ -176,8 +178,9 @@ class CoupledLoss(nn.Module):
 
     def remember(self, memory: Memory | None) -> None:
         """Begin with an empty memory, or do without one."""
-        if memory is not None and self.rule.needs_previous:
-            raise ValueError(f"{type(self.rule).__name__} needs estimates at two sets of weights, and cannot remember")
+        if memory is not None and (self.rule.needs_previous or self.rule.all_rows):
+            needs = "at two sets of weights" if self.rule.needs_previous else "of all rows"
+            raise ValueError(f"{type(self.rule).__name__} needs estimates {needs}, which a memory cannot improve")
         self.memory = None if memory is None else OutputMemory(memory, self.dim)
 
     def extra_repr(self) -> str:
@@ -240,6 +243,13 @@ class CoupledLoss(nn.Module):
         placement = self.placement()
         if index is None and placement is not None and not isinstance(self.rule, BSGD):
             raise TypeError(f"index must be given, because {self.rule} keeps a row for every example; got None")
+        if index is None and placement is not None and self._outer_takes_index:
+            raise TypeError("index must be given, because outer takes it; got None")
+        if sample is not None and self.memory is not None and self.memory.options.strength == "virtual":
+            raise TypeError(
+                "sample cannot be given with a memory of strength 'virtual', which evaluates f at remembered examples "
+                "too; use fcco.Memory(size, strength='estimate')"
+            )
         batch = GivenBatch(columns, index, stratum if self.memory is not None else None, name, gather, check)
         step = partial(self._step_of_pool, placement, estimate, batch, sample)
         if placement is None or placement.alone:
@@ -327,6 +337,16 @@ class CoupledLoss(nn.Module):
         # Observers of the original do not observe its copies.
         return {**self.__dict__, "observers": []}
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        of_memory = [key for key in state_dict if key.startswith(f"{prefix}memory.")]
+        if self.memory is None:
+            for key in of_memory:
+                del state_dict[key]
+        elif not of_memory and any(key.startswith(f"{prefix}table.") for key in state_dict):
+            # The state is from a loss without a memory. What is remembered here does not belong to its table.
+            state_dict |= {f"{prefix}memory.{key}": value for key, value in self.memory.empty_state().items()}
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def placement(self) -> Placement | None:
         """Return the placement of the step that a call takes now, or None if it takes none."""
         table: Any = self._modules["table"]
@@ -388,7 +408,7 @@ class CoupledLoss(nn.Module):
             if batch.check is not None:
                 batch.check(pool)
             return Made(inner, rows, shares)
-        return RememberingStep(self, placement, batch, others, pool).make(estimate, f)
+        return RememberingStep(self, placement, batch, others, pool, rows).make(estimate, f)
 
     def _pool_of(self, batch: GivenBatch, others: Others | None) -> tuple[Pool, Any]:
         """Return the pool of fresh examples, and the rows of this process's part of it."""
@@ -406,6 +426,8 @@ class CoupledLoss(nn.Module):
             assert others.rows is not None
             every = as_rows(torch.cat([index, others.rows]), self.n, device)
         own = every if others is None else every.values[:count]
+        if index is None and others is not None and count:
+            own = Rows(every.values[:count], may_repeat=False)
         return Pool(columns, None if others is None else others.columns, *every), own
 
     def _shared_step(

@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import whole_number
+from fcco._checks import reads_are_free, shape_of, whole_number
+from fcco._table import _ANYWAY
 
 Strength = Literal["virtual", "estimate"]
 
@@ -128,8 +129,33 @@ class OutputMemory(nn.Module):
         held, present = self.row[:places], self.born[:places] >= 0
         if rows is not None:
             present = present & ~(held.unsqueeze(1) == rows.unsqueeze(0)).any(1)
-        columns = [column[:places] for column in self.columns]
-        return Recalled(columns, held, present, self.at[:places], self.share[:places] * present)
+        # Copies, because the buffers change before the gradient is computed.
+        columns, at = [column[:places].clone() for column in self.columns], self.at[:places].clone()
+        return Recalled(columns, held.clone(), present, at, self.share[:places] * present)
+
+    def check(self, columns: Sequence[Tensor], stratum: Tensor | None) -> None:
+        """Raise if a batch cannot be remembered: if its examples have another shape, or no stratum of this memory."""
+        if self.n_columns not in (0, len(columns)):
+            raise ValueError(f"the batch must have {self.n_columns} columns, like the memory; got {len(columns)}")
+        for place, (buffer, column) in enumerate(zip(self.columns, columns, strict=False)):
+            if column.shape[1:] != buffer.shape[1:]:
+                got, held = list(column.shape[1:]), list(buffer.shape[1:])
+                raise ValueError(
+                    f"an example must have the shape {held} in column {place}, like those in the memory; got {got}"
+                )
+        strata = self.options.strata
+        if stratum is None:
+            if strata > 1:
+                raise ValueError(f"stratum must be given, because the memory has {strata} strata; got None")
+            return
+        if stratum.shape != columns[0].shape[:1]:
+            raise ValueError(f"stratum must have the shape [{len(columns[0])}]; got {shape_of(stratum)}")
+        outside = (stratum < 0) | (stratum >= strata)
+        if not reads_are_free(outside):
+            torch._assert_async(~outside.any(), f"stratum must be in [0, {strata})")
+        elif bool(outside.any()):
+            place = int(outside.nonzero()[0])
+            raise ValueError(f"stratum must be in [0, {strata}); got {stratum[place].item()} at position {place}")
 
     def held(self, recalled: Recalled, stratum: Tensor | None, like: Tensor) -> Tensor:
         """Return how many examples there are in each ring, with those of the fresh batch."""
@@ -150,7 +176,7 @@ class OutputMemory(nn.Module):
         else:
             counts = _one_hot(stratum, strata).sum(0)
         now = torch.cat([counts.to(self.expected.dtype), total.reshape(1).to(self.expected.dtype)])
-        rate = torch.clamp(1.0 / (self.step + 1), min=1.0 / HORIZON).to(now.dtype)
+        rate = torch.clamp(1.0 / (self.step + 1).to(now.dtype), min=1.0 / HORIZON)
         return torch.lerp(self.expected, now, rate)
 
     @torch.no_grad()
@@ -186,14 +212,13 @@ class OutputMemory(nn.Module):
             for k, column in enumerate(fresh.columns):
                 self.register_buffer(f"column{k}", _room_for(column, self.places + 1))
             self.n_columns = len(fresh.columns)
-        for k, (buffer, column) in enumerate(zip(self.columns, fresh.columns, strict=True)):
-            if column.shape[1:] != buffer.shape[1:]:
-                got, held = list(column.shape[1:]), list(buffer.shape[1:])
-                raise ValueError(f"an example has the shape {got}, but the memory holds examples of the shape {held}")
-            if column.dtype == torch.float64 and buffer.dtype == torch.float32:
-                setattr(self, f"column{k}", buffer.double())
-        if fresh.at.dtype == torch.float64 and self.at.dtype == torch.float32:
-            self.at = self.at.double()
+            self.born.fill_(-1)
+        held = {f"column{k}": column for k, column in enumerate(fresh.columns)}
+        for name, values in {**held, "at": fresh.at, "share": fresh.share}.items():
+            buffer = getattr(self, name)
+            wide = torch.promote_types(buffer.dtype, values.dtype)
+            if buffer.dtype != wide:
+                setattr(self, name, buffer.to(wide))
 
     def ages(self) -> Tensor:
         """Return the ages, in steps, of the outputs that are held."""
@@ -208,20 +233,46 @@ class OutputMemory(nn.Module):
 
         return super()._apply(keep_precision, recurse)
 
+    def empty_state(self) -> dict[str, Tensor]:
+        """Return the state of an empty memory like this one."""
+        return OutputMemory(self.options, self.dim).state_dict()
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         saved = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
-        columns = [name for name in saved if name.startswith(f"{prefix}column")]
+        errors: list[str] = args[-1]
+        if not saved or errors:  # a table that was refused leaves its memory alone
+            return
+        if problem := self._mismatch(saved, prefix):
+            if not _ANYWAY.get():
+                errors.append(f"{prefix.rstrip('.')}: {problem}")
+                return
+            saved = {prefix + name: value for name, value in self.empty_state().items()}
         for k in range(self.n_columns):
             delattr(self, f"column{k}")
-        self.n_columns = len(columns)
+        self.n_columns = sum(name.startswith(f"{prefix}column") for name in saved)
         for k in range(self.n_columns):
             value = saved[f"{prefix}column{k}"]
             self.register_buffer(f"column{k}", torch.zeros_like(value, device=self.row.device))
-        if not saved:  # a state from before there was a memory: it starts empty
-            saved = {prefix + name: value for name, value in OutputMemory(self.options, self.dim).state_dict().items()}
-        if saved[f"{prefix}at"].dtype == torch.float64:
-            self.at = self.at.double()
+        for name in ("at", "share", "expected"):
+            if (value := saved.get(prefix + name)) is not None and value.dtype == torch.float64:
+                setattr(self, name, getattr(self, name).double())
         super()._load_from_state_dict(saved, prefix, *args)
+
+    def _mismatch(self, saved: dict[str, Any], prefix: str) -> str | None:
+        """Return why a state cannot be loaded, or None."""
+        theirs, ours = (
+            {name: list(values[at + name].shape) for name in ("row", "cursor", "expected", "at") if at + name in values}
+            for values, at in ((saved, prefix), (self.state_dict(), ""))
+        )
+        if all(shape == ours[name] for name, shape in theirs.items()):
+            return None
+        rings, strata = theirs["cursor"][0], theirs["expected"][0] - 1
+        size = (theirs["row"][0] - 1) // rings
+        return (
+            f"the saved memory has size={size}, strata={strata}, this one has size={self.options.size}, "
+            f"strata={self.options.strata}. Create the loss with memory={size}, or load the state within "
+            "fcco.load_anyway(), where the memory starts empty"
+        )
 
 
 def _room_for(column: Tensor, places: int) -> Tensor:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fcco._checks import check_inner, reads_are_free
 from fcco._memory import Fresh, Recalled
 from fcco._outer import Outer, Shares, total
 from fcco._pool import Estimate, EstimateFrom, Pool, Recall
@@ -106,74 +107,119 @@ class RememberingStep:
     """
 
     def __init__(
-        self, coupled: CoupledLoss, placement: Placement, batch: GivenBatch, others: Others | None, pool: Pool
+        self, coupled: CoupledLoss, placement: Placement, batch: GivenBatch, others: Others | None, pool: Pool, own: Any
     ) -> None:
         memory = coupled.memory
         assert memory is not None
-        assert pool.rows is not None
         self.coupled, self.memory, self.placement = coupled, memory, placement
-        self.batch, self.pool, self.has_rows = batch, pool, batch.index is not None
+        self.batch, self.pool, self.has_rows, self.given_rows = batch, pool, batch.index is not None, own
+        self.is_gathered, self.stratum = others is not None, batch.stratum
+        self.recalled: Recalled | None = None
+        self.problem = _why_not(pool, lambda: memory.check(batch.columns, batch.stratum))
+        if self.problem is not None:
+            return
+        assert pool.rows is not None
         self.own_rows, self.own_count = pool.rows[: len(batch.columns[0])], len(batch.columns[0])
         others_of = None
         if others is not None:
             others_of = [*(column.detach() for column in others.columns), pool.rows[self.own_count :]]
         *self.fresh, self.rows = placement.in_order([*batch.columns, self.own_rows], others_of)
         self.every = [column.detach() for column in self.fresh]
-        self.stratum, self.is_gathered = batch.stratum, others is not None
         if batch.stratum is not None and others is not None:
             (self.stratum,) = placement.in_order([batch.stratum], [others.stratum])
         self.recalled = memory.recall(self.rows if self.has_rows else None)
 
     def make(self, estimate: EstimateFrom, f: Outer) -> Made:
         """Return the estimates. An error here leaves all state as it was."""
-        virtual = self.memory.options.strength == "virtual" and self.recalled is not None
-        made = self._virtual(estimate, f) if virtual else self._estimated(estimate)
+        if self.problem is not None:
+            estimate(self.pool)  # which may have a better reason to refuse the batch
+            raise self.problem
+        if self.recalled is not None and not self.coupled.estimates_read_recall:
+            self._check_estimate(estimate, self.recalled)
+        made = self._virtual(estimate, f) if self._is_virtual() else self._estimated(estimate)
         if self.batch.check is not None:
             self.batch.check(self.pool)
         return made
 
+    def _is_virtual(self) -> bool:
+        """Return whether the gradient has two sides."""
+        if self.memory.options.strength != "virtual" or self.recalled is None:
+            return False
+        # Without a remembered outer example there is no rival side. Where values can be read, that decides.
+        return not reads_are_free(self.recalled.share) or bool(self.recalled.share.any())
+
     def _estimated(self, estimate: EstimateFrom) -> Made:
         """Return the estimates of the fresh batch, and better ones to track."""
-        inner, shares = split_estimate(estimate(self.pool))
         with torch.no_grad():
-            every = as_estimate(estimate(self._everyone()))
+            every = self._as_estimate(estimate(self._everyone()))
+        return self._of_batch(estimate, every)._replace(kept=self._kept(every))
+
+    def _of_batch(self, estimate: EstimateFrom, every: Estimate) -> Made:
+        inner, shares = self._split(estimate(self.pool))
         part = slice(self.placement.start, self.placement.start + self.own_count)
         known = as_column(every.share[part] > 0, inner)
-        tracked = torch.where(known, every.inner[part], inner.detach())
-        return Made(inner, self.own_rows, shares, tracked, self._kept(every))
+        return Made(inner, self.given_rows, shares, torch.where(known, every.inner[part], inner.detach()))
 
     def _virtual(self, estimate: EstimateFrom, f: Outer) -> Made:
         """Return the estimates of both sides."""
-        recalled = self.recalled
+        recalled, pool = self.recalled, self.pool
         assert recalled is not None
-        rivals = [torch.cat([fresh, old]) for fresh, old in zip(self.every, recalled.columns, strict=True)]
+        assert pool.rows is not None
+        # This process's own examples come first, as they do among the own ones.
+        fresh = [column.detach() for column in pool.joined()]
+        rivals = [torch.cat([new, old]) for new, old in zip(fresh, recalled.columns, strict=True)]
         present = torch.cat([recalled.present.new_ones(self.own_count + len(self.rows)), recalled.present])
-        rows = torch.cat([self.own_rows, self.rows, self._rows_of(recalled)])
-        made = estimate(Pool(self.batch.columns, rivals, rows, True, Recall(present, apart=True)))
-        inner, shares = split_estimate(made)
+        rows = torch.cat([self.own_rows, pool.rows, self._rows_of(recalled)])
+        own = estimate(Pool(self.batch.columns, rivals, rows, True, Recall(present, apart=True)))
+        inner, shares = self._split(own)
         if self.placement.alone:
-            every = as_estimate(made)
+            every = self._as_estimate(own)
         else:
             with torch.no_grad():
-                every = as_estimate(estimate(self._everyone()))
-        fresh, _, expected = self._kept(every)
-        # The weights of the batch divide by the total that there is.
-        own_factor = torch.where(expected[-1] > 0, every.total / expected[-1], 1.0).to(inner.dtype)
-        side, refreshed = self._rival_side(estimate, f, expected[:-1])
-        return Made(inner, self.own_rows, shares, None, (fresh, refreshed, expected), own_factor, side)
+                every = self._as_estimate(estimate(self._everyone()))
+        kept, _, expected = self._kept(every)
+        mean_total = torch.where(expected[-1] > 0, expected[-1], every.total).to(inner.dtype)
+        if self.is_gathered or self.placement.alone:
+            # The weights of the batch divide by the total that there is.
+            own_factor = torch.where(mean_total > 0, every.total / mean_total, 1.0)
+        else:  # every rank has a memory of its own, and its own mean
+            own_factor = torch.ones_like(mean_total)
+            shares = Shares(every.share / torch.where(mean_total > 0, mean_total * self.placement.parts, 1.0), None)
+        side, refreshed = self._rival_side(estimate, f, expected[:-1].to(inner.dtype))
+        made = Made(inner, self.given_rows, shares, None, (kept, refreshed, expected), own_factor, side)
+        return made if reads_are_free(inner) else self._or_of_batch(made, estimate, every)
+
+    def _or_of_batch(self, virtual: Made, estimate: EstimateFrom, every: Estimate) -> Made:
+        """Return the estimates of the batch if there is no remembered outer example, without looking."""
+        batch = self._of_batch(estimate, every)
+        assert self.recalled is not None
+        assert virtual.own_factor is not None
+        assert batch.tracked is not None
+        lonely = ~(self.recalled.share > 0).any()
+        inner = torch.where(lonely, batch.inner, virtual.inner)
+        shares = virtual.shares
+        if shares is not None and batch.shares is not None and shares.total is not None:
+            assert batch.shares.total is not None
+            shares = Shares(
+                torch.where(lonely, batch.shares.share, shares.share),
+                torch.where(lonely, batch.shares.total, shares.total),
+            )
+        tracked = torch.where(lonely, batch.tracked, virtual.inner.detach())
+        factor = torch.where(lonely, 1.0, virtual.own_factor)
+        return virtual._replace(inner=inner, shares=shares, tracked=tracked, own_factor=factor)
 
     def _rival_side(self, estimate: EstimateFrom, f: Outer, expected: Tensor) -> tuple[Tensor, Recalled]:
         """Return the loss of remembered outer examples as a function of the fresh ones, and their refreshed u."""
         recalled, space = self.recalled, self.coupled.table.space
         assert recalled is not None
-        count, held = len(self.rows), self.memory.held(recalled, self.stratum, self.rows)
+        count, held = len(self.rows), self.memory.held(recalled, self.stratum, self.rows).to(expected.dtype)
         present = torch.cat([recalled.present, recalled.present.new_ones(count)])
         rows = torch.cat([self._rows_of(recalled), self.rows])
         pool = Pool(recalled.columns, self.fresh, rows, True, Recall(present, True, expected, held))
-        contributed = as_estimate(estimate(pool))
+        contributed = self._as_estimate(estimate(pool))
         inner, share = contributed.inner, recalled.share * (contributed.share > 0)
         weight = (share / torch.where(share.sum() > 0, share.sum(), 1.0)).to(inner.dtype)
-        rate = (count / (count + recalled.present.sum())).to(inner.dtype)
+        rate = count / (count + recalled.present.sum().to(inner.dtype))
         refreshed = space.mix(recalled.at.to(inner.dtype), inner.detach(), rate)
         at = torch.where(as_column(weight > 0, inner), refreshed, recalled.at.to(inner.dtype))
         carrier = space.carry(inner, at)
@@ -194,7 +240,8 @@ class RememberingStep:
     def _rows_of(self, recalled: Recalled) -> Tensor:
         """Return the rows of what is remembered; those of empty places, or unknown ones, are like no other."""
         places = torch.arange(len(recalled.rows), device=recalled.rows.device)
-        return torch.where(recalled.present & (recalled.rows >= 0), recalled.rows, -1 - places)
+        known = recalled.present & (recalled.rows >= 0) if self.has_rows else torch.zeros_like(recalled.present)
+        return torch.where(known, recalled.rows, -1 - places)
 
     def _kept(self, every: Estimate) -> tuple[Fresh, Recalled | None, Tensor]:
         """Return what is to be remembered of this step."""
@@ -203,10 +250,69 @@ class RememberingStep:
         expected = self.memory.expect(self.stratum, self.rows, every.total.detach())
         return fresh, self.recalled, expected
 
+    def _split(self, made: Estimate | Tensor) -> tuple[Tensor, Shares | None]:
+        """Return the inner values of an estimate, in the shape that the memory has, and their shares."""
+        inner, shares = split_estimate(made)
+        return (inner if self.own_count == 0 else check_inner(inner, self.coupled.dim)), shares
 
-def as_estimate(made: Estimate | Tensor) -> Estimate:
-    """Return inner values as an estimate in which all examples count alike."""
-    if isinstance(made, Estimate):
-        return made
-    share = torch.ones_like(made[:, 0] if made.dim() == 2 else made)
-    return Estimate(made, share, share.sum())
+    def _as_estimate(self, made: Estimate | Tensor) -> Estimate:
+        """Return inner values as an estimate in which all examples count alike."""
+        if isinstance(made, Estimate):
+            return made._replace(inner=check_inner(made.inner, self.coupled.dim))
+        inner = check_inner(made, self.coupled.dim)
+        share = torch.ones_like(inner if inner.dim() == 1 else inner[:, 0])
+        return Estimate(inner, share, share.sum())
+
+    def _check_estimate(self, estimate: EstimateFrom, recalled: Recalled) -> None:
+        """Raise if an estimate does not read ``pool.recall``. This is done once, where values can be read."""
+        if not reads_are_free(recalled.present) or not recalled.present.any():
+            return
+        # One more example counts as forgotten, so that there is one even in a full memory.
+        present = recalled.present.clone()
+        present[int(present.nonzero()[0])] = False
+        everyone = self._everyone()
+        assert everyone.rivals is not None
+        assert everyone.rows is not None
+        count = len(self.rows)
+        there = torch.cat([present.new_ones(count), present])
+        few = Pool(self.every, [column[present] for column in everyone.rivals], everyone.rows[there])
+        many = everyone._replace(recall=Recall(there))
+        apart = Pool(
+            self.every,
+            [torch.cat([fresh, old]) for fresh, old in zip(self.every, everyone.rivals, strict=True)],
+            torch.cat([self.rows, everyone.rows]),
+            recall=Recall(torch.cat([there[:count], there]), apart=True),
+        )
+        with torch.no_grad():
+            wanted, again = (self._as_estimate(estimate(few)) for _ in range(2))
+            if not _is_close(wanted, again):  # it is random
+                return
+            for pool in [many, apart] if self.memory.options.strength == "virtual" else [many]:
+                if not _is_close(wanted, self._as_estimate(estimate(pool))):
+                    raise ValueError(
+                        "estimate must read pool.recall if there is a memory: examples for which recall.present is "
+                        "False do not count, and if recall.apart is True, only those in pool.rivals are rivals. Pass "
+                        "recall=pool.recall to a function of fcco.functional, or use memory=0"
+                    )
+        self.coupled.estimates_read_recall = True
+
+
+def _why_not(pool: Pool, check: Callable[[], None]) -> Exception | None:
+    """Return why the examples of a pool cannot be remembered, or None."""
+    columns = pool.joined() if pool.rows is not None else pool.own
+    if pool.rows is None or not all(isinstance(c, Tensor) and c.dim() and len(c) == len(pool.rows) for c in columns):
+        return TypeError("with a memory, all columns must be tensors with an entry for each example")
+    try:
+        check()
+    except ValueError as error:
+        return error
+    return None
+
+
+def _is_close(one: Estimate, other: Estimate) -> bool:
+    """Return whether two estimates agree up to rounding."""
+    known = one.share > 0
+    if one.inner.shape != other.inner.shape or not torch.equal(known, other.share > 0):
+        return False
+    tolerance = 100 * torch.finfo(one.inner.dtype).eps ** 0.5
+    return torch.allclose(one.inner[known], other.inner[known], rtol=tolerance, atol=tolerance)

@@ -137,7 +137,7 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         self.coupled = CoupledLoss(outer, n, dim, rule=rule, log=log, memory=memory or 0)
-        self.coupled.outer_may_fail = False
+        self.coupled.outer_may_fail, self.coupled.estimates_read_recall = False, True
         self.table.identity = {"kind": type(self).__name__}
         if rule.all_rows:
             raise ValueError(
