@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import reads_are_free, shape_of, whole_number
+from fcco._guard import is_open, new_state
 from fcco._table import _ANYWAY
 
 Strength = Literal["virtual", "estimate"]
@@ -36,6 +37,13 @@ class Memory:
         batch of their total size, estimated from the fresh part. With "estimate", remembered outputs only improve the
         estimate of g_i at which f is differentiated, and the gradient is that of the fresh batch. This is the safe
         choice for a deep model whose outputs change fast.
+    guard : bool, default True
+        Whether steps with the strength "virtual" fall back to the batch by itself as long as the memory pushes all
+        outputs away from itself together, by which a deep model can collapse. Only vectors are guarded, such as
+        embeddings. The guard looks at every eighth step, in eager mode only.
+    waits : bool or None, default None
+        Whether a guarded memory waits for a verdict, which takes 64 steps, before it is used. Under ``torch.compile``
+        there is none, so that it waits forever. None means the loss's choice: ``NCALoss`` does not wait.
     strata : int, default 1
         How many strata there are. Losses set this themselves, and the next one.
     per_stratum : bool, default True
@@ -49,6 +57,8 @@ class Memory:
 
     size: int = 256
     strength: Strength = "virtual"
+    guard: bool = True
+    waits: bool | None = None
     strata: int = 1
     per_stratum: bool = True
 
@@ -97,6 +107,7 @@ class OutputMemory(nn.Module):
     expected: Tensor
     at: Tensor
     share: Tensor
+    guard: Tensor
 
     def __init__(self, options: Memory, dim: int) -> None:
         super().__init__()
@@ -111,6 +122,7 @@ class OutputMemory(nn.Module):
         self.register_buffer("expected", torch.zeros(options.strata + 1))
         self.register_buffer("at", torch.zeros((self.places + 1, dim)[: 1 + (dim > 1)]))
         self.register_buffer("share", torch.zeros(self.places + 1))
+        self.register_buffer("guard", new_state())
         self.n_columns = 0
 
     def extra_repr(self) -> str:
@@ -132,6 +144,20 @@ class OutputMemory(nn.Module):
         # Copies, because the buffers change before the gradient is computed.
         columns, at = [column[:places].clone() for column in self.columns], self.at[:places].clone()
         return Recalled(columns, held.clone(), present, at, self.share[:places] * present)
+
+    def is_usable(self, recalled: Recalled) -> Tensor:
+        """Return whether a step may have two sides.
+
+        There must be as many remembered outer examples as a batch has, and the guard must not object.
+        """
+        share = recalled.share.sum()
+        enough = (share > 0) & (share >= self.expected[-1])
+        return enough & is_open(self.guard, waits=self.options.waits is not False) if self.is_guarded else enough
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the guard decides."""
+        return self.options.guard and any(c.is_floating_point() and c.dim() == 2 for c in self.columns)
 
     def check(self, columns: Sequence[Tensor], stratum: Tensor | None) -> None:
         """Raise if a batch cannot be remembered: if its examples have another shape, or no stratum of this memory."""
@@ -180,7 +206,7 @@ class OutputMemory(nn.Module):
         return torch.lerp(self.expected, now, rate)
 
     @torch.no_grad()
-    def remember(self, fresh: Fresh, recalled: Recalled | None, expected: Tensor) -> None:
+    def remember(self, fresh: Fresh, recalled: Recalled | None, expected: Tensor, guard: Tensor | None = None) -> None:
         """Take in the newest outputs; the oldest of each stratum make room. ``recalled`` may hold refreshed values."""
         self._allocate(fresh)
         places, size = self.places, self.options.size
@@ -205,6 +231,8 @@ class OutputMemory(nn.Module):
         self.cursor.copy_((self.cursor + count) % size)
         self.step.add_(1)
         self.expected.copy_(expected)
+        if guard is not None:
+            self.guard.copy_(guard)
 
     def _allocate(self, fresh: Fresh) -> None:
         """Make the buffers of the columns, or make them wider if the outputs are."""
@@ -295,7 +323,7 @@ def _newest(rows: Tensor | None, like: Tensor) -> Tensor:
 def as_memory(memory: Memory | int | None, default: Memory | None = None, **of_loss: Any) -> Memory | None:
     """Return the memory that an argument stands for: a number of outputs, 0 for none, None for the default.
 
-    ``of_loss`` are options that the loss decides.
+    ``of_loss`` are options that the loss decides, ``waits`` only where it is left to the loss.
     """
     if memory is None:
         chosen = default
@@ -304,4 +332,8 @@ def as_memory(memory: Memory | int | None, default: Memory | None = None, **of_l
     else:
         size = whole_number("memory", memory, least=0)
         chosen = (replace(default, size=size) if default else Memory(size)) if size else None
-    return None if chosen is None else replace(chosen, **of_loss)
+    if chosen is None:
+        return None
+    if chosen.waits is not None:
+        of_loss.pop("waits", None)
+    return replace(chosen, **of_loss)

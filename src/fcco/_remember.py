@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import check_inner, reads_are_free
+from fcco._guard import EVERY, after_check
 from fcco._memory import Fresh, Recalled
 from fcco._outer import Outer, Shares, total
 from fcco._pool import Estimate, EstimateFrom, Pool, Recall
@@ -78,7 +79,7 @@ class Made(NamedTuple):
     shares: Shares | None
     tracked: Tensor | None = None
     """What the rows of the table meet, if not ``inner``."""
-    kept: tuple[Fresh, Recalled | None, Tensor] | None = None
+    kept: tuple[Fresh, Recalled | None, Tensor, Tensor | None] | None = None
     """What is to be remembered of this step, if it succeeds."""
     own_factor: Tensor | None = None
     rival_side: Tensor | None = None
@@ -136,7 +137,10 @@ class RememberingStep:
             raise self.problem
         if self.recalled is not None and not self.coupled.estimates_read_recall:
             self._check_estimate(estimate, self.recalled)
-        made = self._virtual(estimate, f) if self._is_virtual() else self._estimated(estimate)
+        made = self._virtual(estimate, f) if self._is_virtual() else self._of_batch(estimate)
+        if self._is_check_due():
+            assert made.kept is not None
+            made = made._replace(kept=(*made.kept[:3], self._checked(estimate, f, made.kept[2])))
         if self.batch.check is not None:
             self.batch.check(self.pool)
         return made
@@ -145,20 +149,48 @@ class RememberingStep:
         """Return whether the gradient has two sides."""
         if self.memory.options.strength != "virtual" or self.recalled is None:
             return False
-        # Without a remembered outer example there is no rival side. Where values can be read, that decides.
-        return not reads_are_free(self.recalled.share) or bool(self.recalled.share.any())
+        usable = self.memory.is_usable(self.recalled)
+        return not reads_are_free(usable) or bool(usable)
 
-    def _estimated(self, estimate: EstimateFrom) -> Made:
-        """Return the estimates of the fresh batch, and better ones to track."""
+    def _of_batch(self, estimate: EstimateFrom) -> Made:
+        """Return the estimates of the fresh batch and, with the strength "estimate", better ones to track."""
         with torch.no_grad():
             every = self._as_estimate(estimate(self._everyone()))
-        return self._of_batch(estimate, every)._replace(kept=self._kept(every))
-
-    def _of_batch(self, estimate: EstimateFrom, every: Estimate) -> Made:
         inner, shares = self._split(estimate(self.pool))
-        part = slice(self.placement.start, self.placement.start + self.own_count)
-        known = as_column(every.share[part] > 0, inner)
-        return Made(inner, self.given_rows, shares, torch.where(known, every.inner[part], inner.detach()))
+        tracked = None
+        if self.memory.options.strength == "estimate":
+            part = slice(self.placement.start, self.placement.start + self.own_count)
+            known = as_column(every.share[part] > 0, inner)
+            tracked = torch.where(known, every.inner[part], inner.detach())
+        return Made(inner, self.given_rows, shares, tracked, self._kept(every))
+
+    def _is_check_due(self) -> bool:
+        """Return whether the guard has to look at this step."""
+        memory, recalled = self.memory, self.recalled
+        if recalled is None or memory.options.strength != "virtual" or not memory.is_guarded:
+            return False
+        if not reads_are_free(memory.step) or int(memory.step) % EVERY:
+            return False
+        return bool(recalled.share.any())
+
+    def _checked(self, estimate: EstimateFrom, f: Outer, expected: Tensor) -> Tensor:
+        """Return the state of the guard after a look at this step, which is the same on all ranks."""
+        recalled = self.recalled
+        assert recalled is not None
+        vectors = [k for k, c in enumerate(self.every) if c.is_floating_point() and c.dim() == 2]
+        with torch.enable_grad():
+            fresh = [c.clone().requires_grad_() if k in vectors else c for k, c in enumerate(self.every)]
+            rivals = [torch.cat([new, old]) for new, old in zip(self.every, recalled.columns, strict=True)]
+            there = recalled.present.new_ones(2 * len(self.rows))
+            rows = torch.cat([self.rows, self.rows, self._rows_of(recalled)])
+            recall = Recall(torch.cat([there, recalled.present]), apart=True)
+            own = self._as_estimate(estimate(Pool(fresh, rivals, rows, True, recall)))
+            carrier = self.coupled.table.space.carry(own.inner, own.inner.detach())
+            side, _ = self._rival_side(estimate, f, expected[:-1].to(own.inner.dtype), fresh)
+            loss = total(f(carrier, self.rows.clamp(max=self.coupled.n - 1)), own.weight) + side
+            gradients = torch.autograd.grad(loss, [fresh[k] for k in vectors])
+        remembered = [recalled.columns[k][recalled.present] for k in vectors]
+        return after_check(self.memory.guard, gradients, [self.every[k] for k in vectors], remembered)
 
     def _virtual(self, estimate: EstimateFrom, f: Outer) -> Made:
         """Return the estimates of both sides."""
@@ -177,7 +209,7 @@ class RememberingStep:
         else:
             with torch.no_grad():
                 every = self._as_estimate(estimate(self._everyone()))
-        kept, _, expected = self._kept(every)
+        kept, _, expected, _ = self._kept(every)
         mean_total = torch.where(expected[-1] > 0, expected[-1], every.total).to(inner.dtype)
         if self.is_gathered or self.placement.alone:
             # The weights of the batch divide by the total that there is.
@@ -186,36 +218,39 @@ class RememberingStep:
             own_factor = torch.ones_like(mean_total)
             shares = Shares(every.share / torch.where(mean_total > 0, mean_total * self.placement.parts, 1.0), None)
         side, refreshed = self._rival_side(estimate, f, expected[:-1].to(inner.dtype))
-        made = Made(inner, self.given_rows, shares, None, (kept, refreshed, expected), own_factor, side)
-        return made if reads_are_free(inner) else self._or_of_batch(made, estimate, every)
+        made = Made(inner, self.given_rows, shares, None, (kept, refreshed, expected, None), own_factor, side)
+        return made if reads_are_free(inner) else self._or_of_batch(made, estimate)
 
-    def _or_of_batch(self, virtual: Made, estimate: EstimateFrom, every: Estimate) -> Made:
-        """Return the estimates of the batch if there is no remembered outer example, without looking."""
-        batch = self._of_batch(estimate, every)
+    def _or_of_batch(self, virtual: Made, estimate: EstimateFrom) -> Made:
+        """Return the estimates of the batch by itself if the memory is not usable, without looking whether it is."""
         assert self.recalled is not None
         assert virtual.own_factor is not None
-        assert batch.tracked is not None
-        lonely = ~(self.recalled.share > 0).any()
-        inner = torch.where(lonely, batch.inner, virtual.inner)
+        assert virtual.rival_side is not None
+        usable = self.memory.is_usable(self.recalled)
+        batch_inner, batch_shares = self._split(estimate(self.pool))
+        inner = torch.where(usable, virtual.inner, batch_inner)
         shares = virtual.shares
-        if shares is not None and batch.shares is not None and shares.total is not None:
-            assert batch.shares.total is not None
+        if shares is not None and batch_shares is not None and shares.total is not None:
+            assert batch_shares.total is not None
             shares = Shares(
-                torch.where(lonely, batch.shares.share, shares.share),
-                torch.where(lonely, batch.shares.total, shares.total),
+                torch.where(usable, shares.share, batch_shares.share),
+                torch.where(usable, shares.total, batch_shares.total),
             )
-        tracked = torch.where(lonely, batch.tracked, virtual.inner.detach())
-        factor = torch.where(lonely, 1.0, virtual.own_factor)
-        return virtual._replace(inner=inner, shares=shares, tracked=tracked, own_factor=factor)
+        factor = torch.where(usable, virtual.own_factor, 1.0)
+        side = torch.where(usable, virtual.rival_side, virtual.rival_side.detach())
+        return virtual._replace(inner=inner, shares=shares, own_factor=factor, rival_side=side)
 
-    def _rival_side(self, estimate: EstimateFrom, f: Outer, expected: Tensor) -> tuple[Tensor, Recalled]:
+    def _rival_side(
+        self, estimate: EstimateFrom, f: Outer, expected: Tensor, fresh: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, Recalled]:
         """Return the loss of remembered outer examples as a function of the fresh ones, and their refreshed u."""
+        fresh = self.fresh if fresh is None else fresh
         recalled, space = self.recalled, self.coupled.table.space
         assert recalled is not None
         count, held = len(self.rows), self.memory.held(recalled, self.stratum, self.rows).to(expected.dtype)
         present = torch.cat([recalled.present, recalled.present.new_ones(count)])
         rows = torch.cat([self._rows_of(recalled), self.rows])
-        pool = Pool(recalled.columns, self.fresh, rows, True, Recall(present, True, expected, held))
+        pool = Pool(recalled.columns, fresh, rows, True, Recall(present, True, expected, held))
         contributed = self._as_estimate(estimate(pool))
         inner, share = contributed.inner, recalled.share * (contributed.share > 0)
         weight = (share / torch.where(share.sum() > 0, share.sum(), 1.0)).to(inner.dtype)
@@ -243,12 +278,12 @@ class RememberingStep:
         known = recalled.present & (recalled.rows >= 0) if self.has_rows else torch.zeros_like(recalled.present)
         return torch.where(known, recalled.rows, -1 - places)
 
-    def _kept(self, every: Estimate) -> tuple[Fresh, Recalled | None, Tensor]:
+    def _kept(self, every: Estimate) -> tuple[Fresh, Recalled | None, Tensor, Tensor | None]:
         """Return what is to be remembered of this step."""
         rows = self.rows if self.has_rows else None
         fresh = Fresh(self.every, rows, self.stratum, every.inner.detach(), every.share.detach())
         expected = self.memory.expect(self.stratum, self.rows, every.total.detach())
-        return fresh, self.recalled, expected
+        return fresh, self.recalled, expected, None
 
     def _split(self, made: Estimate | Tensor) -> tuple[Tensor, Shares | None]:
         """Return the inner values of an estimate, in the shape that the memory has, and their shares."""

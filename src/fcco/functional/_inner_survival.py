@@ -91,7 +91,7 @@ def cox_inner(
     theirs, mine = against(time, sides)
     differences, known = above(risk, sides), sides.members_of_mine(seen)
     if sides.recall.expected is not None:
-        stands_for = _represented(seen, sides, strata, sides.recall.expected)
+        stands_for = _represented(strata, sides.recall.expected)
     elif own_term == "sampled":
         stands_for = _weigh_alike(strata, risk)
         if sides.recall.apart:
@@ -163,18 +163,14 @@ def _weigh_alike(strata: list[tuple[Tensor, int | Tensor]], like: Tensor) -> Ten
     return stands_for * (sum(size for _, size in strata) / stands_for.sum().clamp(min=1))
 
 
-def _represented(seen: Tensor, sides: Sides, strata: list[tuple[Tensor, int | Tensor]], expected: Tensor) -> Tensor:
-    """Return what each fresh rival represents to a remembered event, of shape (pool,).
-
-    If the number of events in the population is not known, it is taken to be in proportion to that of the batches.
-    """
-    n, n_events = sum(size for _, size in strata), strata[0][1]
+def _represented(strata: list[tuple[Tensor, int | Tensor]], expected: Tensor) -> Tensor:
+    """Return what each fresh rival represents to a remembered event, of shape (pool,)."""
+    members, n_events = strata[0]
     if len(strata) == 1:
-        n_events = n * expected[1] / expected.sum()
+        return torch.where(members, each_represents(n_events, expected.sum(), apart=True), 0.0)
+    others, n_others = strata[1]
     of_event = each_represents(n_events, expected[1], apart=True).clamp(min=0)
-    of_other = each_represents(n - n_events, expected[0])
-    others = torch.where(sides.members(~seen), of_other, 0.0)
-    return torch.where(sides.members(seen), of_event, others)
+    return torch.where(members, of_event, torch.where(others, each_represents(n_others, expected[0]), 0.0))
 
 
 def _weigh_own_apart(strata: list[tuple[Tensor, int | Tensor]], copies: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,9 +41,13 @@ class FreshBatch:
         assert coupled.memory is not None
         self.valid = self._is_valid(values[-1])
         if self.valid:
-            self.memory = ArrayMemory(coupled.memory, Batch(values, self.rows, members))
+            rings = members if coupled.memory.rings == 2 else (np.arange(len(self.label)),)
+            self.memory = ArrayMemory(coupled.memory, Batch(values, self.rows, rings))
             self.held = self.memory.held
-            self.held_label = self.held.columns[-1] != 0
+            self.held_label, self.outer = self.held.columns[-1] != 0, self.held.share > 0
+            # Otherwise, the step is that of the batch by itself.
+            share = np.add.reduce(self.held.share)
+            self.valid = bool(share > 0 and share >= self.memory.buffers["expected"][-1])
 
     def _is_valid(self, label: Array) -> bool:
         """Whether nothing is wrong with the batch, and no row repeats; otherwise the engine says what is."""
@@ -127,15 +131,14 @@ def remembering_average_precision(
             # The own score is among the rivals too, where it does not count.
             gradient[batch.positives] = pairs.pull_own(pull) + pull.sum(1) * (of_positive * slope_at_zero)
             value = -np.add.reduce(new[:, 0] / new[:, 1]) / m
-        outer = held.share > 0
-        if outer.any():
-            each = _each_represents(n_pos - 1, expected[1]) / n, _each_represents(n - n_pos, expected[0]) / n
-            weight = np.where(batch.label[:, None], each[0], np.array([0.0, each[1]])).astype(dtype)
-            share, pairs = held.share[outer], compare(surrogate, old[outer], h, weight)
-            own = own_terms(surrogate)[1] / n * (1 if exact else n_pos / p)
-            held.at[outer] += batch.rate * (pairs.sums + own - held.at[outer])
-            pull = _pull_of_share(held.at[outer]) * (share / share.sum() / temperature)[:, None]
-            gradient += pairs.pull_rivals(pull.astype(dtype))
+        each = _each_represents(n_pos - 1, expected[1]) / n, _each_represents(n - n_pos, expected[0]) / n
+        weight = np.where(batch.label[:, None], each[0], np.array([0.0, each[1]])).astype(dtype)
+        outer, share = batch.outer, held.share[batch.outer]
+        pairs = compare(surrogate, old[outer], h, weight)
+        own = own_terms(surrogate)[1] / n * (1 if exact else n_pos / p)
+        held.at[outer] += batch.rate * (pairs.sums + own - held.at[outer])
+        pull = _pull_of_share(held.at[outer]) * (share / share.sum() / temperature)[:, None]
+        gradient += pairs.pull_rivals(pull.astype(dtype))
     batch.finish(batch.positives, inner, expected)
     return with_gradient(scores, value, gradient)
 
@@ -158,15 +161,14 @@ def remembering_p_norm_push(
     if len(rivals) == 0:
         return None
     expected = batch.memory.expect(m)
-    outer = held.share > 0
     push = _exp_push if surrogate.is_exp else _pairwise_push
     with np.errstate(all="ignore"):
-        made = push(batch, rivals, outer, expected, surrogate, p)
+        made = push(batch, rivals, expected, surrogate, p)
     return None if made is None else with_gradient(scores, *made)
 
 
 def _exp_push(
-    batch: FreshBatch, rivals: Array, outer: Array, expected: Array, surrogate: Surrogate, p: float
+    batch: FreshBatch, rivals: Array, expected: Array, surrogate: Surrogate, p: float
 ) -> tuple[float, Array] | None:
     """Return the value and the gradient for ℓ = exp, in log space, where the sum over rivals is the same for all."""
     h, held, m = batch.scores, batch.held, len(batch.negatives)
@@ -177,8 +179,8 @@ def _exp_push(
     gradient = np.zeros_like(h)
     # The derivative of u^p with respect to log g is p u^p g / u, which takes a single exponential.
     gradient[batch.negatives] = p / expected[-1] * np.exp((p - 1) * at + inner)
-    fresh = -h[batch.positives]
-    if outer.any() and len(fresh) and expected[1] > 0:
+    fresh, outer = -h[batch.positives], batch.outer
+    if len(fresh):
         log_sum = _log_sum(fresh)
         contributed = held.columns[0][outer] + (log_sum - h.dtype.type(math.log(expected[1])))
         held.at[outer] = np.logaddexp(held.at[outer] + math.log1p(-batch.rate), contributed + math.log(batch.rate))
@@ -186,7 +188,7 @@ def _exp_push(
         slope = np.add.reduce(share * np.exp((p - 1) * held.at[outer] + contributed)) * p / share.sum()
         gradient[batch.positives] = -slope * np.exp(fresh - log_sum)
     else:
-        held.at[outer] += h.dtype.type(math.log1p(-batch.rate))
+        held.at[outer] += math.log1p(-batch.rate)
     batch.finish(batch.negatives, inner, expected)
     return (np.add.reduce(np.exp(p * new)) / m if m else 0.0), gradient
 
@@ -197,7 +199,7 @@ def _log_sum(values: Array) -> Any:
 
 
 def _pairwise_push(
-    batch: FreshBatch, rivals: Array, outer: Array, expected: Array, surrogate: Surrogate, p: float
+    batch: FreshBatch, rivals: Array, expected: Array, surrogate: Surrogate, p: float
 ) -> tuple[float, Array] | None:
     """Return the value and the gradient for any other ℓ."""
     h, held, m = batch.scores, batch.held, len(batch.negatives)
@@ -209,12 +211,75 @@ def _pairwise_push(
     new, at = batch.step(batch.negatives, inner)
     gradient = np.zeros_like(h)
     gradient[batch.negatives] = pairs.pull_own((-p / expected[-1] * at ** (p - 1))[:, None])
-    if outer.any():
-        weight = np.full((len(batch.positives), 1), _each_represents(1.0, expected[1]), h.dtype)
-        pairs = compare(surrogate, -held.columns[0][outer], -h[batch.positives], weight)
-        held.at[outer] += batch.rate * (pairs.sums[:, 0] - held.at[outer])
-        share = held.share[outer]
-        pull = (-p * share / share.sum() * held.at[outer] ** (p - 1))[:, None]
-        gradient[batch.positives] = pairs.pull_rivals(pull)
+    outer, share = batch.outer, held.share[batch.outer]
+    weight = np.full((len(batch.positives), 1), _each_represents(1.0, expected[1]), h.dtype)
+    pairs = compare(surrogate, -held.columns[0][outer], -h[batch.positives], weight)
+    held.at[outer] += batch.rate * (pairs.sums[:, 0] - held.at[outer])
+    pull = (-p * share / share.sum() * held.at[outer] ** (p - 1))[:, None]
+    gradient[batch.positives] = pairs.pull_rivals(pull)
     batch.finish(batch.negatives, inner, expected)
     return (np.add.reduce(new**p) / m if m else 0.0), gradient
+
+
+def remembering_cox(
+    coupled: CoupledLoss, risk: Tensor, time: Tensor, event: Tensor, index: Any, *, n_events: int | None
+) -> Tensor | None:
+    """Return Cox's loss of a step with a memory, with a sampled own term, or None if the pool lacks a stratum."""
+    batch = FreshBatch(coupled, [risk, time, event], index)
+    if not batch.valid or not _are_times(time.detach().numpy()):
+        return None
+    n, m = coupled.n, len(batch.positives)
+    seen = np.concatenate([batch.held_label, batch.label])
+    p = int(np.count_nonzero(seen))
+    strata = [(n, len(seen))] * 2 if n_events is None else [(n_events, p), (n - n_events, len(seen) - p)]
+    if m > coupled.n_outer or any((size > 0) != (found > 0) for size, found in strata):
+        return None
+    of_event, of_other = (size / max(found, 1) for size, found in strata)
+    h, times = (column.astype(np.float64) for column in batch.memory.batch.columns[:2])
+    old, old_times = (column.astype(np.float64) for column in batch.held.columns[:2])
+    expected = batch.memory.expect(m)
+    with np.errstate(all="ignore"):
+        logs = np.concatenate([old, h]) + np.log(np.where(seen, of_event, of_other))
+        sums = _log_sums_from(np.concatenate([old_times, times]), logs)
+        precise = sums(times[batch.positives]) - h[batch.positives]
+        inner = precise.astype(batch.scores.dtype)
+        if not math.isfinite(np.add.reduce(inner)):
+            return None
+        new, at = batch.step(batch.positives, inner)
+        gradient = np.zeros(len(h))
+        # The own term is a part of the sum that does not change with h.
+        gradient[batch.positives] = -np.exp(precise - at) * (1 - of_event * np.exp(-precise)) / expected[-1]
+        events = n * expected[1] / expected[0] if n_events is None else n_events
+        each = np.array([_each_represents(n - events, expected[0]), _each_represents(max(events - 1, 0), expected[1])])
+        gradient += _pull_of_events(batch, times, h + np.log(each[batch.label.astype(np.intp)]), of_event)
+    batch.finish(batch.positives, inner, expected)
+    return with_gradient(risk, np.add.reduce(new) / m if m else 0.0, gradient)
+
+
+def _pull_of_events(batch: FreshBatch, times: Array, logs: Array, of_event: float) -> Array:
+    """Refresh the u of remembered events; return the gradient of their terms with respect to the fresh log-hazards.
+
+    ``logs`` are the fresh log-hazards plus the logarithm of what each represents.
+    """
+    held, outer = batch.held, batch.outer
+    old, old_times = (column[outer].astype(np.float64) for column in held.columns[:2])
+    contributed = np.logaddexp(_log_sums_from(times, logs)(old_times) - old, math.log(of_event))
+    refreshed = np.logaddexp(held.at[outer] + math.log1p(-batch.rate), contributed + math.log(batch.rate))
+    held.at[outer] = refreshed
+    share = held.share[outer] / held.share[outer].sum()
+    # An example is in the risk set of every remembered event at its time or before.
+    pulls = _log_sums_from(-old_times, np.log(share) - old - refreshed)
+    return np.exp(logs + pulls(-times))
+
+
+def _are_times(times: Array) -> bool:
+    with np.errstate(invalid="ignore"):
+        return bool((times >= 0).all())
+
+
+def _log_sums_from(points: Array, logs: Array) -> Any:
+    """Return a function of thresholds t: the logarithm of the sum of e^log over the points at t or above."""
+    order = np.argsort(points)
+    points, sums = points[order], np.logaddexp.accumulate(logs[order][::-1])[::-1]
+    sums = np.append(sums, -math.inf)
+    return lambda thresholds: sums[np.searchsorted(points, thresholds)]

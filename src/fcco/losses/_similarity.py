@@ -97,7 +97,9 @@ class NCALoss(Loss):
     ) -> None:
         class_sizes = None if class_sizes is None else as_values(class_sizes)
         strata = 1 if class_sizes is None else max(class_sizes.numel(), 1)
-        rule, memory = choose(rule, memory, NCA_LOG if log_likelihood else NCA, strata=strata, per_stratum=False)
+        rule, memory = choose(
+            rule, memory, NCA_LOG if log_likelihood else NCA, strata=strata, per_stratum=False, waits=False
+        )
         outer = minus_log_share if log_likelihood else minus_share
         super().__init__(outer, n, dim=2, rule=rule, log=True, memory=memory)
         self.log_likelihood = log_likelihood

@@ -19,6 +19,8 @@ from fcco.functional._inner import OwnTerm, check_own_term, stratum_weight
 from fcco.functional._inner_survival import cox_inner, risk_set_sums
 from fcco.functional._tensors import at_least_float32, narrower
 from fcco.losses._base import Default, Loss, Scale, as_values, choose, count_positives
+from fcco.losses._fused import can_work_by_hand
+from fcco.losses._fused_memory import remembering_cox
 from fcco.losses._population import check_members, split
 from fcco.schedules import Power
 
@@ -88,7 +90,7 @@ class CoxLoss(Loss):
         own_term: OwnTerm = "sampled",
         memory: Memory | int | None = None,
     ) -> None:
-        rule, memory = choose(rule, memory, COX, strata=2)
+        rule, memory = choose(rule, memory, COX, strata=1 if n_events is None else 2)
         super().__init__(Scale(), n, rule=rule, log=True, memory=memory)
         self.n_events = None if n_events is None else whole_number("n_events", n_events)
         if self.n_events is not None and self.n_events > self.n:
@@ -119,7 +121,13 @@ class CoxLoss(Loss):
 
     def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from log-hazards, times, events and rows, each of shape (B,)."""
-        return self._loss(self._estimate, risk, time, event, index=index, stratum=event, check=self._check)
+        stratum = None if self.n_events is None else event
+        by_hand = self.memory is not None and self.own_term == "sampled" and isinstance(time, Tensor)
+        if by_hand and risk.shape == time.shape and time.is_cpu and can_work_by_hand(self.coupled, risk, event):
+            loss = remembering_cox(self.coupled, risk, time, event, index, n_events=self.n_events)
+            if loss is not None:
+                return loss
+        return self._loss(self._estimate, risk, time, event, index=index, stratum=stratum, check=self._check)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the events in a pool."""
