@@ -249,8 +249,11 @@ def remembering_cox(
         gradient = np.zeros(len(h))
         # The own term is a part of the sum that does not change with h.
         gradient[batch.positives] = -np.exp(precise - at) * (1 - of_event * np.exp(-precise)) / expected[-1]
-        events = n * expected[1] / expected[0] if n_events is None else n_events
-        each = np.array([_each_represents(n - events, expected[0]), _each_represents(max(events - 1, 0), expected[1])])
+        if n_events is None:
+            each = np.full(2, _each_represents(n - 1, expected[0]))
+        else:
+            of_rival = _each_represents(max(n_events - 1, 0), expected[1])
+            each = np.array([_each_represents(n - n_events, expected[0]), of_rival])
         gradient += _pull_of_events(batch, times, h + np.log(each[batch.label.astype(np.intp)]), of_event)
     batch.finish(batch.positives, inner, expected)
     return with_gradient(risk, np.add.reduce(new) / m if m else 0.0, gradient)
