@@ -74,7 +74,15 @@ class Case:
     def __str__(self):
         # A function has its address in its text, which differs from process to process.
         named = {key: getattr(value, "__name__", value) for key, value in self.options.items()}
+        if self.strength is not None:
+            named["memory"] = self.strength
         return "-".join([self.loss.__name__, *(f"{key}={value}" for key, value in named.items())])
+
+    @property
+    def strength(self):
+        """What the loss uses its memory for; None where it has none."""
+        memory = self.options.get("memory")
+        return memory.strength if isinstance(memory, fcco.Memory) else None
 
     def population(self, n=13, seed=0, dtype=torch.float64, scale=1.0):
         """(differentiable tensors, others), all of n rows."""
@@ -107,26 +115,40 @@ class Case:
         arguments = [x if rows is None else x[rows] for x in (*floats, *others)]
         return self.exact(*arguments, **{key: self.options[key] for key in self.exact_options if key in self.options})
 
+    def with_room_for_all(self):
+        """The same, with a memory from which nothing is dropped for want of room."""
+        return self if self.strength is None else self.with_options(memory=fcco.Memory(32, self.strength))
+
     def with_options(self, **options):
         return replace(self, options={**self.options, **options})
 
 
+TABLE = {"memory": 0}  # these losses have the table and its rule; REMEMBERING has those with a memory
 AP = Case(
     losses.AveragePrecisionLoss,
     binary,
     functional.average_precision_loss,
     (0,),
+    TABLE,
     exact_options=("surrogate", "margin", "temperature"),
 )
-PUSH = Case(losses.PNormPushLoss, binary, functional.p_norm_push_loss, (0,), exact_options=("surrogate", "margin", "p"))
+PUSH = Case(
+    losses.PNormPushLoss,
+    binary,
+    functional.p_norm_push_loss,
+    (0,),
+    TABLE,
+    exact_options=("surrogate", "margin", "p"),
+)
 PARTIAL_AUC = Case(
     losses.PartialAUCLoss,
     binary,
     functional.partial_auc_loss,
     (0,),
+    TABLE,
     exact_options=("surrogate", "margin", "temperature"),
 )
-NCA = Case(losses.NCALoss, classes, functional.nca_loss, (0,), exact_options=("log_likelihood",))
+NCA = Case(losses.NCALoss, classes, functional.nca_loss, (0,), TABLE, exact_options=("log_likelihood",))
 NCA_LIKELIHOOD = NCA.with_options(log_likelihood=True)
 LIST_NET = Case(losses.ListNetLoss, ranking, functional.list_net_loss, (0, 1), exact_options=("target",))
 LIST_MLE = Case(losses.ListMLELoss, ranking, functional.list_mle_loss, (0, 1))
@@ -137,7 +159,7 @@ NDCG = Case(
     (0, 1),
     exact_options=("surrogate", "margin", "temperature", "k", "sharpness"),
 )
-COX = Case(losses.CoxLoss, survival, functional.cox_loss, (1,))
+COX = Case(losses.CoxLoss, survival, functional.cox_loss, (1,), TABLE)
 BASELINE_COX = Case(losses.BaselineCoxLoss, survival, functional.cox_loss, (0, 1), indexed=False)
 LATENT = Case(losses.LatentVariableLoss, latent, functional.latent_variable_loss)
 SOFTMAX = Case(losses.SoftmaxLoss, logits, all_logits)
@@ -145,6 +167,7 @@ CONTRASTIVE = Case(
     losses.ContrastiveLoss,
     views,
     functional.contrastive_loss,
+    options=TABLE,
     exact_options=("mode", "include_positive", "temperature"),
 )
 INVARIANT = Case(losses.InvariantLogisticLoss, observations, functional.invariant_logistic_loss)
@@ -191,6 +214,22 @@ OWN_TERMS = [
         CONTRASTIVE.with_options(include_positive=True, mode="cross_modal"),
     )
 ]
+REMEMBERING = [
+    case.with_options(memory=fcco.Memory(4, strength))
+    for strength in ("virtual", "estimate")
+    for case in (
+        AP,
+        AP.with_options(surrogate="exp", own_term="exact"),
+        PUSH,
+        PARTIAL_AUC,
+        NCA,
+        NCA_LIKELIHOOD,
+        COX,
+        COX.with_options(own_term="exact"),
+        CONTRASTIVE,
+        CONTRASTIVE.with_options(include_positive=True, mode="cross_modal"),
+    )
+]
 CASES = [
     *OWN_TERMS,
     PUSH,
@@ -207,6 +246,7 @@ CASES = [
     CONTRASTIVE.with_options(mode="cross_modal"),
     INVARIANT,
     GROUP_DRO.with_options(temperature=0.3),
+    *REMEMBERING,
 ]
 INDEXED = [case for case in CASES if case.indexed]
 RULES = [fcco.SOAP(1.0), fcco.BSGD(), fcco.SOX(0.3)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fcco
-from losses.cases import AP, BATCHES, CASES, COX, DEFAULTS, INDEXED, LIST_NET, NDCG, gradients, run, state
+from losses.cases import AP, BATCHES, CASES, COX, DEFAULTS, INDEXED, LIST_NET, NDCG, REMEMBERING, gradients, run, state
 
 
 @pytest.fixture
@@ -82,6 +82,7 @@ COMPILED = [
     NDCG.with_options(surrogate="exp", k=2),
     NDCG.with_options(temperature=0.3),
     COX.with_options(own_term="exact"),
+    *REMEMBERING[::3],
 ]
 
 

@@ -1,5 +1,8 @@
 """Batches that contradict what a loss was told of the training data are refused; where looking costs, never a NaN."""
 
+import inspect
+from functools import partial
+
 import pytest
 import torch
 
@@ -60,6 +63,19 @@ OTHER_LISTS = [
     ),
 ]
 AT = whole(0, 1, 2)
+
+
+def with_and_without_memory(cases):
+    """Each case, and if its loss may remember, with the table and with a memory of either kind."""
+    found = []
+    for make, *rest in cases:
+        memories = [{}]
+        if "memory" in inspect.signature(make).parameters:
+            memories = [{"memory": memory} for memory in (0, fcco.Memory(4), fcco.Memory(4, "estimate"))]
+        found += [(partial(make, **memory), *rest) for memory in memories]
+    return found
+
+
 CONTRADICTIONS = [
     *((make, *other) for make in LISTWISE for other in OTHER_LISTS),
     *(
@@ -74,51 +90,60 @@ CONTRADICTIONS = [
         for own_term in ("exact", "sampled")
     ),
     (
-        lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2]),
+        lambda **memory: losses.NCALoss(5, class_sizes=[1, 1, 1, 2], **memory),
         (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
         r"the batch must have at most class_sizes\[0\] = 1 distinct examples of class 0; got 2",
     ),
     (
-        lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2], log_likelihood=True),
+        lambda **memory: losses.NCALoss(5, class_sizes=[1, 1, 1, 2], log_likelihood=True, **memory),
         (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
         r"the batch must have at most class_sizes\[0\] = 1 distinct examples of class 0; got 2",
     ),
     (
-        lambda: losses.NCALoss(5, class_sizes=[1, 1, 1, 2]),
+        lambda **memory: losses.NCALoss(5, class_sizes=[1, 1, 1, 2], **memory),
         (vectors(0.0, 0.5), whole(0, 0), whole(0, 1)),
         r"the batch must have at most class_sizes\[0\] = 1 distinct examples of class 0; got 2",
     ),
     (
-        lambda: losses.NCALoss(5, class_sizes=[1, 2, 2]),
+        lambda **memory: losses.NCALoss(5, class_sizes=[1, 2, 2], **memory),
         (vectors(0.0, 0.5, 1.0), whole(1, 2, 2), whole(3, 0, 3)),
         "the batch has row 3 both in class 1 and in class 2",
     ),
     *(
         (make, (scores(0.0, 0.5, 1.0, 1.5), whole(1, 0, 0, 1), whole(3, 0, 3, 1)), message)
         for make, message in (
-            (lambda: losses.AveragePrecisionLoss(5, 2), "the batch has row 3 both as a positive and as a negative"),
-            (lambda: losses.PNormPushLoss(5), "the batch has row 3 both as a negative and as a positive"),
-            (lambda: losses.PartialAUCLoss(5), "the batch has row 3 both as a positive and as a negative"),
+            (
+                lambda **memory: losses.AveragePrecisionLoss(5, 2, **memory),
+                "the batch has row 3 both as a positive and as a negative",
+            ),
+            (
+                lambda **memory: losses.PNormPushLoss(5, **memory),
+                "the batch has row 3 both as a negative and as a positive",
+            ),
+            (
+                lambda **memory: losses.PartialAUCLoss(5, **memory),
+                "the batch has row 3 both as a positive and as a negative",
+            ),
         )
     ),
     (
-        lambda: losses.CoxLoss(5, 3),
+        lambda **memory: losses.CoxLoss(5, 3, **memory),
         (scores(0.0, 0.5, 1.0), whole(1, 2, 3), whole(1, 1, 0), whole(3, 0, 3)),
         "the batch has row 3 both as an event and as a censored example",
     ),
     (
-        lambda: losses.NCALoss(5, class_sizes=[2, 0, 3]),
+        lambda **memory: losses.NCALoss(5, class_sizes=[2, 0, 3], **memory),
         (vectors(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
         r"the batch must have at most class_sizes\[1\] = 0 distinct examples of class 1; got 2",
     ),
     (
-        lambda: losses.NCALoss(5, class_sizes=[2, 0, 3]),
+        lambda **memory: losses.NCALoss(5, class_sizes=[2, 0, 3], **memory),
         (vectors(0.0, 0.5, 1.0), whole(0, 0, 1), AT),
         r"the batch must have at most class_sizes\[1\] = 0 distinct examples of class 1; got 1",
     ),
     *(
         (
-            lambda own_term=own_term: losses.CoxLoss(5, n_events=1, own_term=own_term),
+            lambda own_term=own_term, **memory: losses.CoxLoss(5, n_events=1, own_term=own_term, **memory),
             (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0), whole(1, 1, 0), AT),
             r"the batch must have at most 1 distinct event \(n_events = 1\); got 2",
         )
@@ -126,7 +151,7 @@ CONTRADICTIONS = [
     ),
     *(
         (
-            lambda own_term=own_term: losses.CoxLoss(5, n_events=5, own_term=own_term),
+            lambda own_term=own_term, **memory: losses.CoxLoss(5, n_events=5, own_term=own_term, **memory),
             (scores(0.0, 0.5, 1.0), scores(1.0, 2.0, 3.0), whole(1, 1, 0), AT),
             r"the batch must have at most 0 distinct censored examples \(n = 5, n_events = 5\); got 1",
         )
@@ -134,7 +159,7 @@ CONTRADICTIONS = [
     ),
     *(
         (
-            lambda options=options: losses.AveragePrecisionLoss(5, **options),
+            lambda options=options, **memory: losses.AveragePrecisionLoss(5, **options, **memory),
             (scores(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
             message,
         )
@@ -161,7 +186,7 @@ CONTRADICTIONS = [
         for surrogate in ("exp", "hinge")
     ),
     (
-        lambda: losses.PartialAUCLoss.from_targets([1, 0, 0, 0, 0]),
+        lambda **memory: losses.PartialAUCLoss.from_targets([1, 0, 0, 0, 0], **memory),
         (scores(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
         "the batch must have at most 1 distinct positive .counted in the training targets.; got 2",
     ),
@@ -176,7 +201,7 @@ CONTRADICTIONS = [
         "event must be 1, since all n = 3 training examples have events; got 0 at position 2",
     ),
 ]
-EACH = pytest.mark.parametrize(("make", "batch", "message"), CONTRADICTIONS)
+EACH = pytest.mark.parametrize(("make", "batch", "message"), with_and_without_memory(CONTRADICTIONS))
 
 
 @EACH
@@ -207,17 +232,29 @@ def test_validation_data_are_another_population(make, batch, message):
 
 
 REPEATED = [
-    (lambda: losses.NCALoss(5, class_sizes=[1, 2, 2]), (vectors(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1))),
-    (lambda: losses.CoxLoss(5, n_events=1), (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 2, 3), whole(1, 1, 0, 0))),
-    (lambda: losses.AveragePrecisionLoss(5, 1), (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 0, 0))),
-    (lambda: losses.AveragePrecisionLoss(5, 4), (scores(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1))),
-    (lambda: losses.PNormPushLoss.from_targets([0, 1, 1]), (scores(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1))),
-    (lambda: losses.PartialAUCLoss.from_targets([1, 0, 0]), (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 0, 0))),
+    (
+        lambda **memory: losses.NCALoss(5, class_sizes=[1, 2, 2], **memory),
+        (vectors(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1)),
+    ),
+    (
+        lambda **memory: losses.CoxLoss(5, n_events=1, **memory),
+        (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 2, 3), whole(1, 1, 0, 0)),
+    ),
+    (lambda **memory: losses.AveragePrecisionLoss(5, 1, **memory), (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 0, 0))),
+    (lambda **memory: losses.AveragePrecisionLoss(5, 4, **memory), (scores(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1))),
+    (
+        lambda **memory: losses.PNormPushLoss.from_targets([0, 1, 1], **memory),
+        (scores(0.0, 0.0, 1.0, 2.0), whole(0, 0, 1, 1)),
+    ),
+    (
+        lambda **memory: losses.PartialAUCLoss.from_targets([1, 0, 0], **memory),
+        (scores(0.0, 0.0, 1.0, 2.0), whole(1, 1, 0, 0)),
+    ),
     *((make, (scores(0.0, 0.0, 1.0, 2.0), whole(2, 2, 0, 1), whole(5, 5, 5, 5))) for make in LISTWISE),
 ]
 
 
-@pytest.mark.parametrize(("make", "batch"), REPEATED)
+@pytest.mark.parametrize(("make", "batch"), with_and_without_memory(REPEATED))
 def test_an_example_that_stands_twice_counts_once(make, batch):
     loss = make()(*batch, whole(0, 0, 1, 2))
     loss.backward()

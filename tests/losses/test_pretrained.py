@@ -234,7 +234,7 @@ class TestTemperature:
 
     def test_is_that_of_the_first_batch_if_it_is_all_there_is(self):
         (given,) = batches(1)
-        loss_fn, twin = make(switch=0), AveragePrecisionLoss(N, N_POS)
+        loss_fn, twin = make(switch=0), AveragePrecisionLoss(N, N_POS, memory=0)
         twin.temperature = 0.0625 * deviation(moments(given[0].detach().numpy(), given[1].numpy()))
         expected = 0.8 * F.binary_cross_entropy_with_logits(given[0], given[1].double()) + 0.2 * twin(*given)
         torch.testing.assert_close(loss_fn(*given), expected, rtol=1e-9, atol=1e-12)
