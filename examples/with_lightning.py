@@ -29,7 +29,8 @@ class Ranker(LightningModule):
     def __init__(self, y: Tensor, features: int) -> None:
         super().__init__()
         self.model = nn.Sequential(nn.Linear(features, 1), nn.Flatten(0))
-        self.loss = fcco.losses.AveragePrecisionLoss.from_targets(y, memory=0)  # a submodule: saved and moved with the rest
+        # A submodule: saved and moved with the rest.
+        self.loss = fcco.losses.AveragePrecisionLoss.from_targets(y, memory=0)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch."""
