@@ -122,7 +122,8 @@ class CoxLoss(Loss):
     def forward(self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from log-hazards, times, events and rows, each of shape (B,)."""
         stratum = None if self.n_events is None else event
-        by_hand = self.memory is not None and self.own_term == "sampled" and isinstance(time, Tensor)
+        by_hand = self.memory is not None and self.own_term == "sampled"
+        by_hand = by_hand and isinstance(risk, Tensor) and isinstance(time, Tensor)
         if by_hand and risk.shape == time.shape and time.is_cpu and can_work_by_hand(self.coupled, risk, event):
             loss = remembering_cox(self.coupled, risk, time, event, index, n_events=self.n_events)
             if loss is not None:
