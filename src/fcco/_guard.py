@@ -51,11 +51,11 @@ def after_check(
     gradients : sequence of Tensors of shape (B, d)
         The gradient of the loss of the pool with respect to every output of the batch.
     fresh, remembered : sequence of Tensors of shapes (B, d) and (M, d)
-        The outputs.
+        The outputs. If there are several, such as two views, they are vectors of one space.
     """
-    force = -torch.cat([gradient.sum(0) for gradient in gradients])
+    force = -torch.cat(list(gradients)).sum(0)
     force = force / force.norm().clamp(min=torch.finfo(force.dtype).tiny)  # a single large force must not decide
-    moved = torch.cat([new.mean(0) - old.mean(0) for new, old in zip(fresh, remembered, strict=True)])
+    moved = torch.cat(list(fresh)).mean(0) - torch.cat(list(remembered)).mean(0)
     now = torch.stack([force @ moved, force @ force, moved @ moved]).to(state.dtype)
     checks = state[-1:] + 1
     return torch.cat([torch.lerp(state[:3], now, torch.clamp(1 / checks, min=_RATE)), checks])

@@ -156,8 +156,9 @@ class OutputMemory(nn.Module):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether the guard decides."""
-        return self.options.guard and any(c.is_floating_point() and c.dim() == 2 for c in self.columns)
+        """Whether the guard decides: if what is remembered are vectors of one space."""
+        widths = {column.shape[1] for column in self.columns if column.is_floating_point() and column.dim() == 2}
+        return self.options.guard and len(widths) == 1
 
     def check(self, columns: Sequence[Tensor], stratum: Tensor | None) -> None:
         """Raise if a batch cannot be remembered: if its examples have another shape, or no stratum of this memory."""

@@ -180,11 +180,11 @@ class RememberingStep:
         vectors = [k for k, c in enumerate(self.every) if c.is_floating_point() and c.dim() == 2]
         with torch.enable_grad():
             fresh = [c.clone().requires_grad_() if k in vectors else c for k, c in enumerate(self.every)]
-            rivals = [torch.cat([new, old]) for new, old in zip(self.every, recalled.columns, strict=True)]
-            there = recalled.present.new_ones(2 * len(self.rows))
-            rows = torch.cat([self.rows, self.rows, self._rows_of(recalled)])
-            recall = Recall(torch.cat([there, recalled.present]), apart=True)
-            own = self._as_estimate(estimate(Pool(fresh, rivals, rows, True, recall)))
+            # Both sides of what is remembered, without the comparison of fresh examples with each other.
+            rows = torch.cat([self.rows, self._rows_of(recalled)])
+            present = torch.cat([recalled.present.new_ones(len(self.rows)), recalled.present])
+            pool = Pool(fresh, recalled.columns, rows, True, Recall(present, apart=True))
+            own = self._as_estimate(estimate(pool))
             carrier = self.coupled.table.space.carry(own.inner, own.inner.detach())
             side, _ = self._rival_side(estimate, f, expected[:-1].to(own.inner.dtype), fresh)
             loss = total(f(carrier, self.rows.clamp(max=self.coupled.n - 1)), own.weight) + side
