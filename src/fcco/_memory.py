@@ -37,6 +37,10 @@ class Memory:
         batch of their total size, estimated from the fresh part. With "estimate", remembered outputs only improve the
         estimate of g_i at which f is differentiated, and the gradient is that of the fresh batch. This is the safe
         choice for a deep model whose outputs change fast.
+    refresh : bool, default True
+        Whether every batch refreshes what is remembered of g, by a moving average. Losses that differentiate a
+        logarithm or a ratio of g need this, because an old g in a denominator has no bound. It adds noise where f is a
+        power of g, so that ``PNormPushLoss`` does without it.
     guard : bool, default True
         Whether steps with the strength "virtual" fall back to the batch by itself as long as the memory pushes all
         outputs away from itself together, by which a deep model can collapse. Only vectors are guarded, such as
@@ -57,6 +61,7 @@ class Memory:
 
     size: int = 256
     strength: Strength = "virtual"
+    refresh: bool = True
     guard: bool = True
     waits: bool | None = None
     strata: int = 1

@@ -20,6 +20,8 @@ class Estimate(NamedTuple):
     """[B], proportional to the weight of each f; 0 where an example has no term, or none that can be estimated."""
     total: Tensor
     """What the shares are of: where the batch is in parts, the sum over its parts."""
+    rivals: Tensor | None = None
+    """[B], how many fresh examples an estimate for a remembered example is made from; None: all of them."""
 
     @property
     def weight(self) -> Tensor:

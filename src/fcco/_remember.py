@@ -8,7 +8,8 @@ With the strength "virtual", the gradient has two sides, each of which is unbias
 f of a remembered example is differentiated at its u, a moving average that every batch refreshes. The batch's part in
 it is the batch's part in the pool, and its estimate of g costs nothing, because the rival side needs it anyway. With
 the u that they had when they were fresh, training may be worse than without a memory: the fresh examples have moved on,
-and the ratio of their part in g to an old u has no bound.
+and the ratio of their part in g to an old u has no bound. For the same reason, in log space, the gradient treats the
+part of m fresh examples as if it exceeded u by a fraction of at most 8 / sqrt(m).
 
 Together they are the gradient of a batch as large as the pool, of which only the fresh part has a graph. All sums over
 fresh examples are divided by the *expected* number of them. Divided by the number that there happens to be, a batch
@@ -32,6 +33,9 @@ from fcco._outer import Outer, Shares, total
 from fcco._pool import Estimate, EstimateFrom, Pool, Recall
 from fcco._space import as_column
 from fcco._step import split_estimate
+
+TRUST = 8.0
+"""A single example with a huge output must not undo what has been learned; see also BaselineCoxLoss."""
 
 if TYPE_CHECKING:
     from fcco._coupled import CoupledLoss
@@ -156,7 +160,7 @@ class RememberingStep:
         """Return the estimates of the fresh batch and, with the strength "estimate", better ones to track."""
         with torch.no_grad():
             every = self._as_estimate(estimate(self._everyone()))
-        inner, shares = self._split(estimate(self.pool))
+        inner, shares = self._split_of_batch(estimate)
         tracked = None
         if self.memory.options.strength == "estimate":
             part = slice(self.placement.start, self.placement.start + self.own_count)
@@ -214,9 +218,8 @@ class RememberingStep:
         if self.is_gathered or self.placement.alone:
             # The weights of the batch divide by the total that there is.
             own_factor = torch.where(mean_total > 0, every.total / mean_total, 1.0)
-        else:  # every rank has a memory of its own, and its own mean
-            own_factor = torch.ones_like(mean_total)
-            shares = Shares(every.share / torch.where(mean_total > 0, mean_total * self.placement.parts, 1.0), None)
+        else:
+            own_factor, shares = torch.ones_like(mean_total), self._of_own_mean(every.share, mean_total)
         side, refreshed = self._rival_side(estimate, f, expected[:-1].to(inner.dtype))
         made = Made(inner, self.given_rows, shares, None, (kept, refreshed, expected, None), own_factor, side)
         return made if reads_are_free(inner) else self._or_of_batch(made, estimate)
@@ -227,18 +230,33 @@ class RememberingStep:
         assert virtual.own_factor is not None
         assert virtual.rival_side is not None
         usable = self.memory.is_usable(self.recalled)
-        batch_inner, batch_shares = self._split(estimate(self.pool))
+        batch_inner, batch_shares = self._split_of_batch(estimate)
         inner = torch.where(usable, virtual.inner, batch_inner)
         shares = virtual.shares
-        if shares is not None and batch_shares is not None and shares.total is not None:
-            assert batch_shares.total is not None
-            shares = Shares(
-                torch.where(usable, shares.share, batch_shares.share),
-                torch.where(usable, shares.total, batch_shares.total),
-            )
+        if shares is not None and batch_shares is not None:
+            parts = zip(shares, batch_shares, strict=True)
+            shares = Shares(*(None if one is None else torch.where(usable, one, other) for one, other in parts))  # type: ignore[arg-type]
         factor = torch.where(usable, virtual.own_factor, 1.0)
         side = torch.where(usable, virtual.rival_side, virtual.rival_side.detach())
-        return virtual._replace(inner=inner, shares=shares, own_factor=factor, rival_side=side)
+        assert virtual.kept is not None
+        fresh, refreshed, *rest = virtual.kept
+        assert refreshed is not None
+        at = torch.where(usable, refreshed.at, self.recalled.at.to(refreshed.at.dtype))
+        kept = (fresh, refreshed._replace(at=at), *rest)
+        return virtual._replace(inner=inner, shares=shares, kept=kept, own_factor=factor, rival_side=side)
+
+    def _split_of_batch(self, estimate: EstimateFrom) -> tuple[Tensor, Shares | None]:
+        """Return the inner values of the fresh batch by itself, and their shares."""
+        made = estimate(self.pool)
+        inner, shares = self._split(made)
+        if self.is_gathered or self.placement.alone or self.memory.options.strength == "estimate":
+            return inner, shares
+        known = self._as_estimate(made)
+        return inner, self._of_own_mean(known.share, known.total)
+
+    def _of_own_mean(self, share: Tensor, mean_total: Tensor) -> Shares:
+        """Return the weights on one of several ranks that have memories, and means, of their own."""
+        return Shares(share / torch.where(mean_total > 0, mean_total * self.placement.parts, 1.0), None)
 
     def _rival_side(
         self, estimate: EstimateFrom, f: Outer, expected: Tensor, fresh: Sequence[Tensor] | None = None
@@ -254,14 +272,18 @@ class RememberingStep:
         contributed = self._as_estimate(estimate(pool))
         inner, share = contributed.inner, recalled.share * (contributed.share > 0)
         weight = (share / torch.where(share.sum() > 0, share.sum(), 1.0)).to(inner.dtype)
-        rate = count / (count + recalled.present.sum().to(inner.dtype))
-        refreshed = space.mix(recalled.at.to(inner.dtype), inner.detach(), rate)
-        at = torch.where(as_column(weight > 0, inner), refreshed, recalled.at.to(inner.dtype))
+        at = recalled.at.to(inner.dtype)
+        if self.memory.options.refresh:
+            rate = count / (count + recalled.present.sum().to(inner.dtype))
+            at = torch.where(as_column(weight > 0, inner), space.mix(at, inner.detach(), rate), at)
+            recalled = recalled._replace(at=at)
+            rivals = contributed.rivals if contributed.rivals is not None else torch.full_like(weight, count)
+            at = space.floor(at, inner.detach(), as_column(least_share(rivals.to(inner.dtype)), inner))
         carrier = space.carry(inner, at)
         carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
         side = total(f(carrier, recalled.rows.clamp(min=0)), weight)
         # Gradients are averaged over ranks. If they share a memory, each has the side of its own fresh examples only.
-        return side * self.placement.parts if self.is_gathered else side, recalled._replace(at=at)
+        return side * self.placement.parts if self.is_gathered else side, recalled
 
     def _everyone(self) -> Pool:
         """Return the pool of all fresh examples, as own ones, with what is remembered."""
@@ -330,6 +352,11 @@ class RememberingStep:
                         "recall=pool.recall to a function of fcco.functional, or use memory=0"
                     )
         self.coupled.estimates_read_recall = True
+
+
+def least_share(rivals: Tensor) -> Tensor:
+    """Return the least ratio of u to the part of some fresh examples in g that the gradient takes for real."""
+    return 1 / (1 + TRUST * rivals.clamp(min=1).rsqrt())
 
 
 def _why_not(pool: Pool, check: Callable[[], None]) -> Exception | None:

@@ -106,7 +106,7 @@ def cox_inner(
     if sides.recall.held is not None:
         held, size = (sides.recall.held.sum(), strata[0][1]) if n_events is None else (sides.recall.held[1], n_events)
         inner = torch.logaddexp(inner, own_weight(size, held, own_term).log().to(inner.dtype).expand_as(inner))
-    return as_estimate(inner, known, log=True)
+    return as_estimate(inner, known, log=True)._replace(rivals=at_risk.sum(1))
 
 
 def risk_set_sums(risk: Tensor, stands_for: Tensor, sets: Tensor, n_sets: int) -> tuple[Tensor, Tensor]:

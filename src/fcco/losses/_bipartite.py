@@ -24,7 +24,7 @@ from fcco.losses._temperature import Temperature, TemperedLoss
 
 # What measured best; see docs/defaults.md.
 AVERAGE_PRECISION = Default(SOAP(gamma=0.7), Memory(256))
-P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(256))
+P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(1024, refresh=False))
 PARTIAL_AUC = Default(SOAP(gamma=0.7), Memory(256))
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fcco._checks import as_index, has_repeats
 from fcco._coupled import CoupledLoss
+from fcco._remember import TRUST
 from fcco.functional._surrogates import Surrogate
 from fcco.losses._array_memory import Array, ArrayMemory, Batch
 from fcco.losses._array_step import track
@@ -60,6 +61,12 @@ class FreshBatch:
         ordered = np.sort(self.rows)
         in_range = len(ordered) == len(label) and ordered[0] >= 0 and ordered[-1] < self.coupled.n
         return bool(in_range) and not has_repeats(ordered)
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether the batch refreshes what is remembered of g."""
+        assert self.coupled.memory is not None
+        return self.coupled.memory.options.refresh
 
     @property
     def rate(self) -> float:
@@ -135,8 +142,9 @@ def remembering_average_precision(
         weight = np.where(batch.label[:, None], each[0], np.array([0.0, each[1]])).astype(dtype)
         outer, share = batch.outer, held.share[batch.outer]
         pairs = compare(surrogate, old[outer], h, weight)
-        own = own_terms(surrogate)[1] / n * (1 if exact else n_pos / p)
-        held.at[outer] += batch.rate * (pairs.sums + own - held.at[outer])
+        if batch.refreshes:
+            own = own_terms(surrogate)[1] / n * (1 if exact else n_pos / p)
+            held.at[outer] += batch.rate * (pairs.sums + own - held.at[outer])
         pull = _pull_of_share(held.at[outer]) * (share / share.sum() / temperature)[:, None]
         gradient += pairs.pull_rivals(pull.astype(dtype))
     batch.finish(batch.positives, inner, expected)
@@ -183,11 +191,15 @@ def _exp_push(
     if len(fresh):
         log_sum = _log_sum(fresh)
         contributed = held.columns[0][outer] + (log_sum - h.dtype.type(math.log(expected[1])))
-        held.at[outer] = np.logaddexp(held.at[outer] + math.log1p(-batch.rate), contributed + math.log(batch.rate))
+        at_old = held.at[outer]
+        if batch.refreshes:
+            at_old = np.logaddexp(at_old + math.log1p(-batch.rate), contributed + math.log(batch.rate))
+            held.at[outer] = at_old
+            at_old = np.maximum(at_old, contributed - math.log1p(TRUST / math.sqrt(len(h))))
         share = held.share[outer]
-        slope = np.add.reduce(share * np.exp((p - 1) * held.at[outer] + contributed)) * p / share.sum()
+        slope = np.add.reduce(share * np.exp((p - 1) * at_old + contributed)) * p / share.sum()
         gradient[batch.positives] = -slope * np.exp(fresh - log_sum)
-    else:
+    elif batch.refreshes:
         held.at[outer] += math.log1p(-batch.rate)
     batch.finish(batch.negatives, inner, expected)
     return (np.add.reduce(np.exp(p * new)) / m if m else 0.0), gradient
@@ -214,7 +226,8 @@ def _pairwise_push(
     outer, share = batch.outer, held.share[batch.outer]
     weight = np.full((len(batch.positives), 1), _each_represents(1.0, expected[1]), h.dtype)
     pairs = compare(surrogate, -held.columns[0][outer], -h[batch.positives], weight)
-    held.at[outer] += batch.rate * (pairs.sums[:, 0] - held.at[outer])
+    if batch.refreshes:
+        held.at[outer] += batch.rate * (pairs.sums[:, 0] - held.at[outer])
     pull = (-p * share / share.sum() * held.at[outer] ** (p - 1))[:, None]
     gradient[batch.positives] = pairs.pull_rivals(pull)
     batch.finish(batch.negatives, inner, expected)
@@ -267,11 +280,14 @@ def _pull_of_events(batch: FreshBatch, times: Array, logs: Array, of_event: floa
     held, outer = batch.held, batch.outer
     old, old_times = (column[outer].astype(np.float64) for column in held.columns[:2])
     contributed = np.logaddexp(_log_sums_from(times, logs)(old_times) - old, math.log(of_event))
-    refreshed = np.logaddexp(held.at[outer] + math.log1p(-batch.rate), contributed + math.log(batch.rate))
-    held.at[outer] = refreshed
+    at = held.at[outer]
+    if batch.refreshes:
+        held.at[outer] = at = np.logaddexp(at + math.log1p(-batch.rate), contributed + math.log(batch.rate))
+        at_risk = len(times) - np.searchsorted(np.sort(times), old_times)
+        at = np.maximum(at, contributed - np.log1p(TRUST / np.sqrt(np.maximum(at_risk, 1))))
     share = held.share[outer] / held.share[outer].sum()
     # An example is in the risk set of every remembered event at its time or before.
-    pulls = _log_sums_from(-old_times, np.log(share) - old - refreshed)
+    pulls = _log_sums_from(-old_times, np.log(share) - old - at)
     return np.exp(logs + pulls(-times))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fcco._checks import reads_are_free, shape_of, whole_number
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
+from fcco._remember import TRUST
 from fcco._rules import SOAP, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
@@ -146,11 +147,6 @@ class CoxLoss(Loss):
         """Refuse a batch that contradicts the training data."""
         if self.n_events is not None:
             check_members(pool, 1, split(self.n, self.n_events, "n_events", "event", "censored example"))
-
-
-# The gradient treats an estimate from m examples as if it exceeded the row by a fraction of at most _TRUST / sqrt(m),
-# so that a single example with a huge h does not undo what has been learned.
-_TRUST = 8.0
 
 
 class BaselineCoxLoss(Loss):
@@ -317,7 +313,7 @@ class BaselineCoxLoss(Loss):
         if not (isinstance(rate, float) and rate == 1.0):
             next_rows = self._next_rows(table, held, sums.detach())
             sums = _limit_gradient(
-                next_rows + torch.log1p(_TRUST * members.to(sums.dtype).rsqrt()), sums, known & visited
+                next_rows + torch.log1p(TRUST * members.to(sums.dtype).rsqrt()), sums, known & visited
             )
             known = known | visited
         weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
