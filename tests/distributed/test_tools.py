@@ -34,7 +34,7 @@ def shared_by_two():
 
 def watched(rank):
     """A monitor on a rank that has no rows, on one that has bad ones, and of a sharded table."""
-    loss_fn, engine = fcco.losses.CoxLoss(N), fcco.CoupledLoss(torch.log, N)
+    loss_fn, engine = fcco.losses.CoxLoss(N, memory=0), fcco.CoupledLoss(torch.log, N)
     monitor, rows = diagnostics.Monitor(loss_fn), torch.arange(3 * rank)
     diagnostics.Monitor(engine)
     loss_fn(torch.ones(len(rows), requires_grad=True), rows, rows >= 0, rows)
@@ -52,7 +52,7 @@ def looked_at_alone(rank):
     if rank == 1:
         return None
     w, x, y = torch.ones((), requires_grad=True), torch.linspace(-1, 1, 12), torch.arange(12) % 2
-    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y)
+    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(y, memory=0)
     bias = diagnostics.gradient_bias(
         loss_fn, lambda loss_fn, rows: loss_fn(x[rows] * w, y[rows], rows), [range(12), range(12)], [w]
     )

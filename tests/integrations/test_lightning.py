@@ -53,9 +53,9 @@ def fit(callback, model, epochs=2, resume=None, make_loader=DataLoader, saver=No
     return trainer, sampler
 
 
-def make(inside):
+def make(inside, memory=0):
     torch.manual_seed(1)
-    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(Y)
+    loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(Y, memory=memory)
     return loss_fn, Model(loss_fn, inside), TableCallback({} if inside else {"ap": loss_fn}, every=1)
 
 
@@ -70,16 +70,20 @@ def test_logs_and_sets_epochs(inside):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_resumes_with_the_table(inside, tmp_path):
-    """Two epochs, and two more from the checkpoint, end with the table of four."""
-    whole, model, callback = make(inside)
+@pytest.mark.parametrize("memory", [0, 8])
+def test_resumes_with_the_table(inside, memory, tmp_path):
+    """Two epochs, and two more from the checkpoint, end with the table of four, and with what is remembered."""
+    whole, model, callback = make(inside, memory)
     fit(callback, model, epochs=4)
-    _, model, callback = make(inside)
+    _, model, callback = make(inside, memory)
     fit(callback, model, epochs=2)[0].save_checkpoint(tmp_path / "half.ckpt")
-    resumed, model, callback = make(inside)
+    resumed, model, callback = make(inside, memory)
     fit(callback, model, epochs=4, resume=tmp_path / "half.ckpt")
     assert torch.equal(resumed.table.u, whole.table.u)
     assert resumed.table.step == whole.table.step == 4 * 3
+    saved, expected = resumed.state_dict(), whole.state_dict()
+    assert saved.keys() == expected.keys()
+    assert all(torch.equal(saved[name], expected[name]) for name in saved)
 
 
 class SaveAt(pl.Callback):
