@@ -70,6 +70,19 @@ def count_members(labels: Any, name: str) -> Tensor:
     return labels.bincount()
 
 
+class Default(NamedTuple):
+    """What was measured to be best for a loss."""
+
+    table: Rule
+    """The rule without a memory."""
+    memory: Memory
+    """The memory, or, if the table alone is better, what is best of a memory."""
+    remembers: bool = True
+    """Whether a memory is better than the table alone."""
+    beside: Rule = BSGD()
+    """The rule beside the memory."""
+
+
 def choose(
     rule: Rule | None, memory: Memory | int | None, default: Default, **of_loss: Any
 ) -> tuple[Rule, Memory | None]:
@@ -78,26 +91,12 @@ def choose(
     If neither is given, they are the default. A rule by itself has no memory, and a memory by itself has no table.
     ``of_loss`` are options of the memory that the loss decides.
     """
-    if rule is None and memory is None:
-        return default.rule, as_memory(default.memory, **of_loss)
-    remembered = as_memory(0 if memory is None else memory, default.memory, **of_loss)
+    if rule is None and memory is None and default.remembers:
+        return default.beside, as_memory(default.memory, **of_loss)
+    remembered = as_memory(memory or 0, default.memory, **of_loss)
     if rule is None:
         rule = default.table if remembered is None else BSGD()
     return rule, remembered
-
-
-class Default(NamedTuple):
-    """What was measured to be best for a loss."""
-
-    table: Rule
-    """The rule without a memory."""
-    memory: Memory | None = None
-    """The memory, which then has no table beside it; None: the table is better."""
-
-    @property
-    def rule(self) -> Rule:
-        """The rule of the default."""
-        return self.table if self.memory is None else BSGD()
 
 
 class Loss(nn.Module):

@@ -23,9 +23,9 @@ from fcco.losses._population import check_members, outer_only, split
 from fcco.losses._temperature import Temperature, TemperedLoss
 
 # What measured best; see docs/defaults.md.
-AVERAGE_PRECISION = Default(SOAP(gamma=0.7), Memory(256))
-P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(1024, refresh=False))
-PARTIAL_AUC = Default(SOAP(gamma=0.7), Memory(256))
+AVERAGE_PRECISION = Default(SOAP(gamma=0.7), Memory(256), beside=SOAP(gamma=0.7))
+P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(4096, refresh=False))
+PARTIAL_AUC = Default(SOAP(gamma=0.7), Memory(64), remembers=False)
 
 
 def _ratio(u: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fcco._checks import check_rows, shape_of
+from fcco._memory import Memory, as_memory
 from fcco._outer import Outer
 from fcco._pool import Estimate, Pool
 from fcco._rules import BSGD, SOAP, Rule
@@ -60,9 +61,25 @@ class _ListwiseLoss(Loss):
     """Base class of losses over the items of queries, whose lists are either described in advance or unknown."""
 
     def __init__(
-        self, outer: Outer, n: int, *, lists: Lists | None, own_term: ListOwnTerm, rule: Rule, log: bool = True
+        self,
+        outer: Outer,
+        n: int,
+        *,
+        lists: Lists | None,
+        own_term: ListOwnTerm,
+        rule: Rule,
+        memory: Memory | int,
+        log: bool = True,
     ) -> None:
-        super().__init__(outer, n, rule=rule, log=log)
+        remembered = as_memory(memory, Memory(strength="estimate"))
+        if remembered is not None and remembered.strength != "estimate":
+            raise ValueError(
+                f"memory of a listwise loss must have the strength 'estimate'; got {remembered.strength!r}. What is "
+                "remembered of a query is as old as its last visit"
+            )
+        if remembered is not None and lists is None:
+            raise ValueError("memory needs lists, because it holds parts of them; use from_targets")
+        super().__init__(outer, n, rule=rule, log=log, memory=remembered)
         check_list_own_term(own_term)
         self.own_term: ListOwnTerm = own_term
         for name in Lists._fields:
@@ -87,20 +104,23 @@ class _ListwiseLoss(Loss):
         """Return the loss of a batch, whose inner estimate ``inner`` makes with these options."""
 
         def estimate(pool: Pool) -> Estimate:
-            lists = self._lists_of(pool.rows)
-            made = inner(*pool.own, rivals=pool.rivals, rows=pool.rows, lists=lists, own_term=self.own_term, **options)
-            _, relevances, queries = pool.joined()
-            check_lists(pool.rows, relevances, queries, lists, self._digits)
-            return made
+            lists, known = self._lists_of(pool), {"own_term": self.own_term, "recall": pool.recall}
+            return inner(*pool.own, rivals=pool.rivals, rows=pool.rows, lists=lists, **known, **options)
 
-        return self._loss(estimate, scores, relevance, query, index=index)
+        return self._loss(estimate, scores, relevance, query, index=index, check=self._check)
 
-    def _lists_of(self, rows: Tensor | None) -> Lists | None:
+    def _check(self, pool: Pool) -> None:
+        """Refuse a batch that contradicts the training data."""
+        _, relevances, queries = pool.joined()
+        check_lists(pool.rows, relevances, queries, self._lists_of(pool), self._digits)
+
+    def _lists_of(self, pool: Pool) -> Lists | None:
         """Return the description of the lists of some items, or None if there is none."""
-        lists = [getattr(self, f"list_{name}") for name in Lists._fields]
+        rows, lists = pool.rows, [getattr(self, f"list_{name}") for name in Lists._fields]
         if rows is None or lists[0] is None:
             return None
-        check_rows(rows, self.n)
+        if pool.recall is None:  # otherwise, empty places of the memory have rows below 0
+            check_rows(rows, self.n)
         # If the check is asynchronous, an invalid row must not be used as an index before it fails.
         return Lists(*lists).at(rows.clamp(0, self.n - 1))
 
@@ -127,6 +147,9 @@ class ListNetLoss(_ListwiseLoss):
         "exact" is unbiased, but an item has no term if the batch lacks others to represent the query's relevant or
         irrelevant items. "sampled" weighs the own term like the other terms of the batch, as in-batch losses do. For
         "bounded" see :class:`NDCGLoss`.
+    memory : Memory or int, default 0
+        How many outputs of recent batches to remember, or a :class:`fcco.Memory` of the strength "estimate". Items of
+        the same query are then compared with them. It needs ``lists``.
 
     Raises
     ------
@@ -170,9 +193,10 @@ class ListNetLoss(_ListwiseLoss):
         lists: Lists | None = None,
         rule: Rule = BSGD(),  # noqa: B008 (frozen)
         own_term: ListOwnTerm = "sampled",
+        memory: Memory | int = 0,
     ) -> None:
         check_choice(target, "target", ("proportional", "softmax"))
-        super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule)
+        super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule, memory=memory)
         self.target = target
 
     @classmethod
@@ -225,6 +249,9 @@ class ListMLELoss(_ListwiseLoss):
         "exact" is unbiased, but an item has no term if the batch lacks others to represent the query's relevant or
         irrelevant items. "sampled" weighs the own term like the other terms of the batch, as in-batch losses do. For
         "bounded" see :class:`NDCGLoss`.
+    memory : Memory or int, default 0
+        How many outputs of recent batches to remember, or a :class:`fcco.Memory` of the strength "estimate". Items of
+        the same query are then compared with them. It needs ``lists``.
 
     Raises
     ------
@@ -270,8 +297,9 @@ class ListMLELoss(_ListwiseLoss):
         lists: Lists | None = None,
         rule: Rule = BSGD(),  # noqa: B008 (frozen)
         own_term: ListOwnTerm = "sampled",
+        memory: Memory | int = 0,
     ) -> None:
-        super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule)
+        super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule, memory=memory)
 
     @classmethod
     def from_targets(cls, relevance: Any, query: Any, **options: Any) -> ListMLELoss:
@@ -351,6 +379,9 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
           only one.
     temperature : float or callable, default 1.0
         The temperature τ in units of the scores, or a function of the number of steps taken so far.
+    memory : Memory or int, default 0
+        How many outputs of recent batches to remember, or a :class:`fcco.Memory` of the strength "estimate". Items of
+        the same query are then compared with them. It needs ``lists``.
 
     Raises
     ------
@@ -397,12 +428,13 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
         rule: Rule = SOAP(gamma=Power(0.25)),  # noqa: B008 (frozen)
         own_term: ListOwnTerm = "bounded",
         temperature: Temperature = 1.0,
+        memory: Memory | int = 0,
     ) -> None:
         check_count(k, "k")
         check_number(sharpness, "sharpness", above=0)
         ell = resolve_surrogate(surrogate, margin)
         outer = _Discount(ell.is_exp, k, sharpness)
-        super().__init__(outer, n, lists=lists, own_term=own_term, rule=rule, log=ell.is_exp)
+        super().__init__(outer, n, lists=lists, own_term=own_term, rule=rule, memory=memory, log=ell.is_exp)
         self.surrogate, self.k = ell, k
         self._set_temperature(temperature)
 

@@ -20,9 +20,9 @@ from fcco.losses._population import check_class_sizes
 from fcco.schedules import Power
 
 # What measured best; see docs/defaults.md.
-NCA = Default(SOAP(gamma=0.9), Memory(256))
-NCA_LOG = Default(SOAP(gamma=Power(0.1)), Memory(256))
-CONTRASTIVE = Default(SOAP(gamma=0.7), Memory(256, "estimate"))
+NCA = Default(SOAP(gamma=0.9), Memory(1024))
+NCA_LOG = Default(SOAP(gamma=Power(0.1)), Memory(1024))
+CONTRASTIVE = Default(SOAP(gamma=0.7), Memory(256, "estimate"), remembers=False)
 
 
 def _mean_of_both(log_u: Tensor) -> Tensor:
