@@ -67,12 +67,17 @@ class AveragePrecisionLoss(TemperedLoss):
         The temperature τ in units of the scores, or a function of the number of steps taken so far. It has to follow
         the spread of the scores: with a τ far above their standard deviation the loss is nearly linear in them, and its
         minimum may rank worse than cross entropy. :class:`PretrainedAveragePrecisionLoss` sets it by the scores.
-    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
+    rule : Rule or None, default None
         How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` has no table. It is the in-batch loss, weighed by
-        the population's share of positives instead of the batch's.
+        the population's share of positives instead of the batch's. A rule without ``memory`` has none. If neither is
+        given, they are ``fcco.SOAP(gamma=0.7)`` and a memory of 256 outputs per class. With ``memory`` alone, there is
+        no table.
     own_term : {"exact", "sampled"}, default "sampled"
         "exact" counts the own term once, which is unbiased. "sampled" weighs it like the other terms of the batch, as
         in-batch losses do.
+    memory : Memory, int or None, default None
+        Which outputs of recent batches to compare with; a number is that of outputs per class, and 0 stands for
+        none. See :class:`fcco.Memory`.
 
     Raises
     ------
@@ -97,7 +102,7 @@ class AveragePrecisionLoss(TemperedLoss):
     :class:`PretrainedAveragePrecisionLoss`, which begins with cross entropy. docs/top_of_list.md says on which data
     either of them pays.
 
-    The default rule and own term were chosen by measurement; see docs/defaults.md.
+    The default rule, memory and own term were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
     References
     ----------
@@ -208,8 +213,13 @@ class PNormPushLoss(Loss):
         The surrogate ℓ: "exp", "squared_hinge", "hinge", "logistic", "sigmoid", or an elementwise function.
     margin : float, default 1.0
         The margin of the hinges.
-    rule : Rule, default ``fcco.SOAP(gamma=0.5)``
-        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss.
+    rule : Rule or None, default None
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. A rule without ``memory``
+        has none. If neither is given, there is a memory of 4096 outputs per class and no table. With ``memory=0``, the
+        rule is ``fcco.SOAP(gamma=0.5)``.
+    memory : Memory, int or None, default None
+        Which outputs of recent batches to compare with; a number is that of outputs per class, and 0 stands for
+        none. See :class:`fcco.Memory`.
 
     Raises
     ------
@@ -228,7 +238,7 @@ class PNormPushLoss(Loss):
     With "exp" the loss works in log space and overflows only if its value does, which is the p-th power of an
     exponential. Start from small scores: from large ones, the value is so large that no step size works.
 
-    The default rule was chosen by measurement; see docs/defaults.md.
+    The default rule and memory were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
     References
     ----------
@@ -309,8 +319,12 @@ class PartialAUCLoss(Loss):
         ℓ itself may overflow.
     margin : float, default 1.0
         The margin of the hinges.
-    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
-        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss.
+    rule : Rule or None, default None
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. The default is
+        ``fcco.SOAP(gamma=0.7)`` and no memory. With ``memory`` alone, there is no table.
+    memory : Memory, int or None, default None
+        Which outputs of recent batches to compare with; a number is that of outputs per class, and 0 stands for
+        none. See :class:`fcco.Memory`.
 
     Raises
     ------
@@ -326,7 +340,7 @@ class PartialAUCLoss(Loss):
     **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
     rows in [0, n). It returns a scalar. The loss works in log space.
 
-    The default rule was chosen by measurement; see docs/defaults.md.
+    The default rule and memory were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
     References
     ----------

@@ -52,11 +52,15 @@ class NCALoss(Loss):
         to their sizes. Batches that draw some of the classes with equal probabilities give too much weight to small
         classes. If None, the batch is taken as a random sample of the training set.
     rule : Rule or None, default None
-        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. None means
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. A rule without ``memory``
+        has none. If neither is given, there is a memory of 1024 outputs and no table. With ``memory=0``, the rule is
         ``fcco.SOAP(gamma=0.9)`` or, with ``log_likelihood``, SOAP with γ = 1 / visits^0.1, which is 0.8 after 10 visits
         of a row and 0.6 after 200.
     log_likelihood : bool, default False
         Whether to average log p_i instead of p_i. An example without a mate in the batch then has no term.
+    memory : Memory, int or None, default None
+        Which outputs of recent batches to compare with; a number is that of outputs, of all classes together, and 0
+        stands for none. See :class:`fcco.Memory`.
 
     Raises
     ------
@@ -72,7 +76,7 @@ class NCALoss(Loss):
     **Call.** ``loss(embeddings, labels, index)`` takes embeddings of shape (B, d), labels (integers) of shape (B,), and
     rows in [0, n) of shape (B,). It returns a scalar. The loss works in log space.
 
-    The default rule was chosen by measurement; see docs/defaults.md.
+    The default rule and memory were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
     References
     ----------
@@ -178,11 +182,15 @@ class ContrastiveLoss(Loss):
         for example, they are those of the other modality.
     include_positive : bool, default False
         Whether the positive pair is also a candidate.
-    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
-        How rows are updated; see :class:`fcco.SOX`.
+    rule : Rule or None, default None
+        How rows are updated; see :class:`fcco.SOX`. The default is ``fcco.SOAP(gamma=0.7)`` and no memory. With
+        ``memory`` alone, there is no table.
     own_term : {"exact", "sampled"}, default "exact"
         How to weigh the positive pair, if it is included. With "exact" it is one candidate next to all n - 1 others.
         With "sampled" it is one next to those of the batch.
+    memory : Memory, int or None, default None
+        How many pairs of recent batches to remember, with the strength "estimate", or a :class:`fcco.Memory`. With the
+        strength "virtual" and no guard, a deep encoder collapses.
 
     Raises
     ------
@@ -201,7 +209,7 @@ class ContrastiveLoss(Loss):
     ``ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())`` has the gradient of InfoNCE:
     with two views that of SimCLR's NT-Xent, and across modalities that of CLIP's cross entropy in both directions.
 
-    The default rule and own term were chosen by measurement; see docs/defaults.md.
+    The default rule, memory and own term were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
     References
     ----------

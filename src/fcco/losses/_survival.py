@@ -41,12 +41,16 @@ class CoxLoss(Loss):
     n_events : int or None, default None
         The number of events among them; see also :meth:`from_targets`. If given, the batch may hold any share of
         events. If None, the batch is taken as a random sample.
-    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
-        How rows are updated; see :class:`fcco.SOX`.
+    rule : Rule or None, default None
+        How rows are updated; see :class:`fcco.SOX`. A rule without ``memory`` has none. If neither is given, there is a
+        memory of 256 outputs per stratum and no table. With ``memory=0``, the rule is ``fcco.SOAP(gamma=0.7)``.
     own_term : {"exact", "sampled"}, default "sampled"
         "sampled" weighs the own term like the other terms of the batch, as in-batch losses do. "exact" is unbiased, but
         an event has no term if the batch has no other example or, with ``n_events``, no other event or no censored
         example.
+    memory : Memory, int or None, default None
+        Which outputs of recent batches to compare with; a number is that of outputs and 0 stands for none. If
+        ``n_events`` is known, this many are kept of the events and as many of the others. See :class:`fcco.Memory`.
 
     Raises
     ------
@@ -67,7 +71,9 @@ class CoxLoss(Loss):
     ``CoxLoss(n, rule=fcco.BSGD())`` has the gradient of the usual in-batch loss, whose risk sets are those of the
     batch.
 
-    The default rule and own term were chosen by measurement; see docs/defaults.md.
+    With a memory, batches of a single example are enough, and batches without events are as useful as others.
+
+    The default rule, memory and own term were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
     References
     ----------
