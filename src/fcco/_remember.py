@@ -279,6 +279,8 @@ class RememberingStep:
             recalled = recalled._replace(at=at)
             rivals = contributed.rivals if contributed.rivals is not None else torch.full_like(weight, count)
             at = space.floor(at, inner.detach(), as_column(least_share(rivals.to(inner.dtype)), inner))
+        else:  # g / u must be a number where u was 0
+            at = space.floor(at, inner.detach(), torch.finfo(torch.float32).tiny)
         carrier = space.carry(inner, at)
         carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
         side = total(f(carrier, recalled.rows.clamp(min=0)), weight)
