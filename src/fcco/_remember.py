@@ -239,10 +239,10 @@ class RememberingStep:
         factor = torch.where(usable, virtual.own_factor, 1.0)
         side = torch.where(usable, virtual.rival_side, virtual.rival_side.detach())
         assert virtual.kept is not None
-        fresh, refreshed, *rest = virtual.kept
+        fresh, refreshed, expected, guard = virtual.kept
         assert refreshed is not None
         at = torch.where(usable, refreshed.at, self.recalled.at.to(refreshed.at.dtype))
-        kept = (fresh, refreshed._replace(at=at), *rest)
+        kept = (fresh, refreshed._replace(at=at), expected, guard)
         return virtual._replace(inner=inner, shares=shares, kept=kept, own_factor=factor, rival_side=side)
 
     def _split_of_batch(self, estimate: EstimateFrom) -> tuple[Tensor, Shares | None]:
