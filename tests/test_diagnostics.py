@@ -734,3 +734,18 @@ def test_a_copy_is_not_watched():
     assert int(monitor._steps) == 0
     loss_fn(torch.ones(2, requires_grad=True), [0, 1])
     assert int(monitor._steps) == 1
+
+
+def test_a_report_has_the_drift_of_what_is_remembered():
+    loss_fn = fcco.losses.CoxLoss(12, memory=12)
+    time, event = torch.arange(12.0), torch.ones(12)
+    with fcco.diagnostics.Monitor(loss_fn) as monitor:
+        for shift in (0.0, 0.0, 1.0):
+            for rows in torch.arange(12).view(3, 4):
+                risk = (torch.linspace(-1, 1, 12)[rows] + shift).requires_grad_()
+                loss_fn(risk, time[rows], event[rows], rows)
+            report = monitor.report()
+            assert ("drift" in report) == (len(monitor.history) > 1)
+    assert monitor.history[1]["drift"] == 0.0
+    assert monitor.history[2]["drift"] > 0.3
+    assert loss_fn.memory.watchers == []

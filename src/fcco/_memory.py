@@ -129,6 +129,7 @@ class OutputMemory(nn.Module):
         self.register_buffer("share", torch.zeros(self.places + 1))
         self.register_buffer("guard", new_state())
         self.n_columns = 0
+        self.watchers: list[Callable[[Tensor, Tensor, Tensor], None]] = []
 
     def extra_repr(self) -> str:
         return f"size={self.options.size}, rings={self.rings}, strength={self.options.strength}"
@@ -215,6 +216,7 @@ class OutputMemory(nn.Module):
     def remember(self, fresh: Fresh, recalled: Recalled | None, expected: Tensor, guard: Tensor | None = None) -> None:
         """Take in the newest outputs; the oldest of each stratum make room. ``recalled`` may hold refreshed values."""
         self._allocate(fresh)
+        self.tell(fresh.columns[0], fresh.rows)
         places, size = self.places, self.options.size
         if recalled is not None:  # older outputs of the same rows are forgotten
             self.born[:places].masked_fill_(~recalled.present, -1)
@@ -253,6 +255,21 @@ class OutputMemory(nn.Module):
             wide = torch.promote_types(buffer.dtype, values.dtype)
             if buffer.dtype != wide:
                 setattr(self, name, buffer.to(wide))
+
+    def tell(self, outputs: Tensor, rows: Tensor | None) -> None:
+        """Tell the watchers of rows that come back while they are remembered: both outputs, and all that are held."""
+        if not self.watchers or rows is None or self.n_columns == 0:
+            return
+        here = self.born[: self.places] >= 0
+        again = (self.row[: self.places].unsqueeze(1) == rows.unsqueeze(0)) & here.unsqueeze(1)
+        place, position = again.nonzero(as_tuple=True)
+        held = self.columns[0][: self.places]
+        for watcher in self.watchers:
+            watcher(held[place], outputs[position].to(held.dtype), held[here])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Watchers of the original do not watch its copies.
+        return {**self.__dict__, "watchers": []}
 
     def ages(self) -> Tensor:
         """Return the ages, in steps, of the outputs that are held."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
+from fcco._guard import alignment
 from fcco._rules import SCENT, is_per_row
 from fcco._step import Visit
 from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
@@ -42,8 +43,10 @@ class Monitor:
       the noise of the estimate and all that the table is behind; see :func:`fcco.diagnostics.advise`.
     - with ``exact``: ``tracking_error``, the relative error of u on a sample of rows seen, and ``estimate_error``, that
       of the last batch's estimates. The table pays where the first is the smaller. See :func:`relative_error`.
-    - with a memory: ``remembered``, how many outputs it holds, and ``age_mean``, ``age_median`` and ``age_max``, how
-      many steps ago they were made.
+    - with a memory: ``remembered``, how many outputs it holds; ``age_mean``, ``age_median`` and ``age_max``, how many
+      steps ago they were made; ``drift``, how far those have moved whose rows came back meanwhile, as a share of the
+      deviation of all outputs that are held (a recent average); and ``push``, what its guard sees: the cosine of the
+      force on the batch and of its displacement from what is remembered, which is above .5 where a model may collapse.
 
     A loss with a memory and no table (the rule is ``fcco.BSGD()``) has no figures of rows. Of those above, its report
     has ``step``, the figures of the memory, and, if calls have an index, ``never_seen``, ``visits`` and
@@ -92,6 +95,9 @@ class Monitor:
         self._jump, self._weight = torch.zeros(1, device=device), torch.zeros(1, device=device)
         self._last: tuple[Tensor, Tensor, Tensor] | None = None
         self._watch = Watch(self._engine, self._on_visit)
+        self._moved, self._spread = 0.0, 0.0
+        if self._engine.memory is not None:
+            self._engine.memory.watchers.append(self._on_return)
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +110,9 @@ class Monitor:
     def close(self) -> None:
         """Stop watching; reports can still be made."""
         self._watch.close()
+        memory = self._engine.memory
+        if memory is not None and self._on_return in memory.watchers:
+            memory.watchers.remove(self._on_return)
 
     def _on_visit(self, visit: Visit) -> None:
         self._follow(visit.rows.device)
@@ -120,6 +129,14 @@ class Monitor:
         self._jump += rate * (jump - self._jump)
         self._weight += rate * (1 - self._weight)
         self._last = rows, visit.estimate, visit.where
+
+    def _on_return(self, old: Tensor, new: Tensor, held: Tensor) -> None:
+        """Note how far outputs have moved that come back while they are remembered, and how far apart all are."""
+        if len(old):
+            moved = (new.double() - old.double()).square().sum() / len(old)
+            spread = (held.double() - held.double().mean(0)).square().sum() / len(held)
+            self._moved += _RATE * (moved.item() - self._moved)
+            self._spread += _RATE * (spread.item() - self._spread)
 
     def _follow(self, device: torch.device) -> None:
         if self._steps.device != device:
@@ -196,6 +213,10 @@ class Monitor:
                 "age_median": ages.median().item(),
                 "age_max": ages.max().item(),
             }
+        if self._spread > 0:
+            figures["drift"] = (self._moved / self._spread) ** 0.5
+        if self._engine.memory.guard[-1] > 0:
+            figures["push"] = alignment(self._engine.memory.guard).item()
         return figures
 
     def _share_renewed(self, visits: Tensor) -> float:
@@ -245,7 +266,7 @@ class Monitor:
     def plot(self, path: str | Path | None = None) -> Any:
         """A matplotlib figure: staleness of the rows now, errors and rates over the reports; written to ``path``.
 
-        With a memory and no table, the first panel has the ages of the outputs, and the last one their mean.
+        With a memory and no table, the first panel has the ages of the outputs, and the last one their drift.
 
         Raises
         ------
@@ -264,7 +285,7 @@ class Monitor:
         panels[0].set(xlabel=labels[0], ylabel=labels[1])
         shown: list[tuple[Any, tuple[str, ...]]] = [
             (panels[1], ("tracking_error", "estimate_error", "jump")),
-            (panels[2], ("gamma", "effective_rate", "never_seen") if has_table else ("age_mean",)),
+            (panels[2], ("gamma", "effective_rate", "never_seen") if has_table else ("drift", "push")),
         ]
         for panel, names in shown:
             for name in names:

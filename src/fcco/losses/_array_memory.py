@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -64,6 +65,8 @@ class ArrayMemory:
 
     def remember(self, at: Array, share: Array, expected: Array) -> None:
         """Take in the batch; the oldest of each ring make room."""
+        if self.memory.watchers and self.batch.rows is not None:
+            self.memory.tell(torch.from_numpy(self.batch.columns[0]), torch.from_numpy(self.batch.rows))
         buffers, size = self.buffers, self.memory.options.size
         np.putmask(buffers["born"], ~self.present, -1)
         buffers["at"][self.places] = self.held.at
