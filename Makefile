@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-browser fuzz lint format bench bench-applications bench-top clean
+.PHONY: demo test test-browser fuzz lint format bench bench-applications bench-top bench-memory clean
 
 demo: .venv/.demo
 	$(BIN)/fcco reproduce quick
@@ -43,6 +43,9 @@ bench-applications: .venv/.dev
 
 bench-top: .venv/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m top_of_list
+
+bench-memory: .venv/.dev
+	PYTHONPATH=benchmarks $(BIN)/python -m remembering
 
 clean:
 	rm -rf .venv
