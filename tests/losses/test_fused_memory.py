@@ -7,7 +7,7 @@ import torch
 
 import fcco
 from fcco import losses
-from fcco.losses import _bipartite, _survival
+from fcco.losses import _bipartite, _similarity, _survival
 
 N = 60
 
@@ -98,3 +98,32 @@ def test_the_fast_path_is_taken(monkeypatch):
             loss(torch.randn(12, requires_grad=True), *columns, rows)
     assert len(taken) == 3
     assert all(value is not None for value in taken)
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("options", [{}, {"log_likelihood": True}, {"rule": fcco.SOAP(gamma=0.5)}], ids=str)
+@pytest.mark.parametrize("size", [3, 12])
+def test_nca_by_hand_equals_the_engine(size, options, guard, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(0, 4, (N,), generator=generator)
+    for dtype, tolerance in ((torch.float64, 1e-6), (torch.float32, 1e-5)):
+        one = losses.NCALoss(N, memory=fcco.Memory(16, guard=guard), **options)
+        other, taken = copy.deepcopy(one), 0
+        for _ in range(20):
+            rows = torch.randperm(N, generator=generator)[:size]
+            z = 5 + torch.randn(size, 3, generator=generator, dtype=dtype)
+            made = []
+            for loss in (one, other):
+                leaf = z.clone().requires_grad_()
+                if loss is other:
+                    monkeypatch.setattr(_similarity, "can_remember_nca", lambda *_: False)
+                else:
+                    taken += _similarity.can_remember_nca(one.coupled, leaf, label[rows])
+                value = loss(leaf, label[rows], rows)
+                value.backward()
+                made.append(torch.cat([value.detach().reshape(1), leaf.grad.reshape(-1)]))
+                monkeypatch.undo()
+            torch.testing.assert_close(*made, rtol=tolerance, atol=tolerance)
+        assert taken >= 16
+        held = one.memory.born >= 0
+        torch.testing.assert_close(one.memory.at[held], other.memory.at[held], rtol=1e-4, atol=1e-4)

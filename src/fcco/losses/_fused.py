@@ -89,7 +89,7 @@ def with_gradient(scores: Tensor, value: float, gradient: Array) -> Tensor:
     dtype = scores.detach().numpy().dtype  # it may be narrower than that of the table
     with np.errstate(over="ignore"):
         value, gradient = dtype.type(value), gradient.astype(dtype, copy=False)
-    loss = torch.dot(scores, torch.from_numpy(gradient))
+    loss = torch.dot(scores.reshape(-1), torch.from_numpy(gradient.reshape(-1)))
     loss.detach().fill_(float(value))
     if loss.requires_grad:
         loss.register_hook(_refuse_second_derivatives)

@@ -15,6 +15,7 @@ from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, nca_inner
 from fcco.functional._tensors import at_least_float32
 from fcco.losses._base import Default, Loss, as_values, choose, count_members, minus_share
+from fcco.losses._fused_nca import can_remember_nca, remembering_nca
 from fcco.losses._likelihood import minus_log_share
 from fcco.losses._population import check_class_sizes
 from fcco.schedules import Power
@@ -140,6 +141,10 @@ class NCALoss(Loss):
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
         stratum = None if self.class_sizes is None else labels
+        if self.class_sizes is None and can_remember_nca(self.coupled, embeddings, labels):
+            loss = remembering_nca(self.coupled, embeddings, labels, index, log_likelihood=self.log_likelihood)
+            if loss is not None:
+                return loss
         return self._loss(self._estimate, embeddings, labels, index=index, stratum=stratum, check=self._check)
 
     def _estimate(self, pool: Pool) -> Estimate:
