@@ -390,8 +390,7 @@ class CoupledLoss(nn.Module):
         known = self.training and _is_batch(columns)
         pool = Pool(columns, None, as_index(index, columns[0].device) if known else None)
         inner, shares = split_estimate(estimate(pool))
-        if batch.check is not None:
-            batch.check(pool)
+        batch.check_pool(pool)
         check_one_each(as_index(index, inner.device), inner, "the batch")
         return self._plug_in(f, inner, index, shares)
 
@@ -405,8 +404,7 @@ class CoupledLoss(nn.Module):
         pool, rows = self._pool_of(batch, others)
         if self.memory is None:
             inner, shares = split_estimate(estimate(pool))
-            if batch.check is not None:
-                batch.check(pool)
+            batch.check_pool(pool)
             return Made(inner, rows, shares)
         return RememberingStep(self, placement, batch, others, pool, rows).make(estimate, f)
 

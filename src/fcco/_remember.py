@@ -60,6 +60,11 @@ class GivenBatch(NamedTuple):
     gather: bool
     check: Callable[[Pool], None] | None
 
+    def check_pool(self, pool: Pool) -> None:
+        """Raise if the fresh examples contradict what is known. Without an index, two of them may be the same."""
+        if self.check is not None:
+            self.check(pool if self.index is not None else pool._replace(rows=None))
+
     def gathered(self, placement: Placement, settings: Any) -> tuple[GivenBatch, Others | None]:
         """Return this batch and those of the other ranks, which are gathered in one message."""
         known = [part for part in (self.index, self.stratum) if part is not None]
@@ -145,8 +150,7 @@ class RememberingStep:
         if self._is_check_due():
             assert made.kept is not None
             made = made._replace(kept=(*made.kept[:3], self._checked(estimate, f, made.kept[2])))
-        if self.batch.check is not None:
-            self.batch.check(self.pool)
+        self.batch.check_pool(self.pool)
         return made
 
     def _is_virtual(self) -> bool:
