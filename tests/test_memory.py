@@ -1,0 +1,454 @@
+"""The memory of recent outputs: its formulas, its mechanics, its state."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+
+import fcco
+from fcco import functional, losses
+from fcco._remember import Made
+from losses import cases
+from remembering_naively import (
+    CASES,
+    NCA,
+    POSITIVE,
+    SIZES,
+    Contrastive,
+    Cox,
+    N,
+    PartialAUC,
+    Precision,
+    Push,
+    Transcript,
+    exactly,
+    objective,
+    sides,
+)
+
+STRENGTHS = ["virtual", "estimate"]
+BATCHES = [[0, 1, 2, 3], [4, 2, 5], [1, 6, 3], [6, 4], [5, 0, 3, 6, 1, 2, 4], [2, 0, 5, 1], [3, 4, 6, 0]]
+BINARY = [case for case in CASES if case.others and case.targets is POSITIVE]
+
+
+@pytest.fixture
+def _in_torch(monkeypatch):
+    """Losses do not work out their steps by hand."""
+    monkeypatch.setattr("fcco.losses._bipartite.can_fuse", lambda *_: False)
+    monkeypatch.setattr("fcco.losses._survival.can_work_by_hand", lambda *_: False)
+
+
+def gradients(value, floats):
+    made = torch.autograd.grad(value, floats, allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(made, floats, strict=True)]
+
+
+def call(loss_fn, case, rows, floats, indexed=True):
+    """The loss of some rows, given their outputs."""
+    return loss_fn(*floats, *(x[rows] for x in case.others), *([torch.tensor(rows)] if indexed else []))
+
+
+def outputs(case, rows, seed=0, dtype=torch.float64):
+    return [x[list(rows)].to(dtype).requires_grad_() for x in case.floats(seed)]
+
+
+# ---- formulas
+
+
+def follow(case, strength, size=3, refresh=True, scale=1.0):
+    memory = fcco.Memory(size, strength, refresh=refresh, guard=False)
+    loss_fn = case.make(rule=fcco.BSGD(), memory=memory).double()
+    transcript = Transcript(case, size, strength, refresh)
+    for seed, rows in enumerate(BATCHES):
+        floats = [(scale * x.detach()).requires_grad_() for x in outputs(case, rows, seed)]
+        value, objective = transcript.step(rows, floats)
+        loss = call(loss_fn, case, rows, floats)
+        wanted = gradients(objective, floats) if isinstance(objective, torch.Tensor) else [0 * x for x in floats]
+        close = {"rtol": 1e-9, "atol": 1e-11, "msg": lambda text, seed=seed: f"step {seed}: {text}"}
+        torch.testing.assert_close(gradients(loss, floats), wanted, **close)
+        torch.testing.assert_close(loss.detach(), torch.as_tensor(value, dtype=torch.float64), **close)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.usefixtures("_in_torch")
+def test_steps_are_what_the_formulas_say(case, strength):
+    follow(case, strength)
+
+
+@pytest.mark.parametrize("options", [{"refresh": False}, {"scale": 5.0}], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.options], ids=str)
+@pytest.mark.usefixtures("_in_torch")
+def test_steps_with_old_or_large_outputs_are_what_the_formulas_say(case, options):
+    follow(case, "virtual", **options)
+
+
+@pytest.mark.parametrize("case", BINARY, ids=str)
+def test_steps_by_hand_are_what_the_formulas_say(case):
+    follow(case, "virtual")
+
+
+class Fixed:
+    """A loss whose f is linear, with the slopes of its own f at the exact g, so that it does not matter where f is
+    differentiated; of every step it is known what either side contributes."""
+
+    def __init__(self, case, monkeypatch, size=N):
+        self.case, self.parts = case, []
+        floats = case.floats()
+        slope = Transcript(case, 1, "").slope
+        self.slopes = {k: slope(g) for k, g in exactly(case, floats).items()}
+        table = torch.stack([self.slopes.get(k, torch.zeros(case.dim, dtype=torch.float64)) for k in range(N)])
+        self.loss = case.make(rule=fcco.BSGD(), memory=fcco.Memory(size, guard=False)).double()
+        coupled = self.loss.coupled
+
+        def linear(u, index):
+            return (table[index] * (u.exp() if coupled.log else u).reshape(len(u), -1)).sum(1)
+
+        coupled.outer, coupled._outer_takes_index = linear, True
+        monkeypatch.setattr(Made, "balance", lambda made, loss: self.keep(made, loss))
+
+    def keep(self, made, loss):
+        if made.rival_side is not None:
+            self.parts.append((loss * made.own_factor, made.rival_side))
+        return loss
+
+    def expecting(self, expected):
+        """From now on, this is what is expected of a batch."""
+        memory = self.loss.memory
+        expected = torch.tensor(expected, dtype=torch.float64)
+        memory.expected.copy_(expected)
+        memory.expect = lambda *_: expected
+        return self
+
+    def step(self, rows):
+        """The gradients of both sides with respect to all outputs, without a change of the memory."""
+        everyone = [x.requires_grad_() for x in self.case.floats()]
+        with self.loss.coupled.frozen():
+            call(self.loss, self.case, rows, [x[rows] for x in everyone])
+        (parts,) = self.parts
+        self.parts.clear()
+        return [gradients(side, everyone) if side.requires_grad else [0 * x for x in everyone] for side in parts]
+
+
+def mean(steps):
+    """The mean over steps of the gradients of both sides, each as one vector."""
+    flat = [torch.stack([torch.cat([x.flatten() for x in side]) for side in step]) for step in steps]
+    return torch.stack(flat).mean(0)
+
+
+def wanted_sides(case, slopes):
+    everyone = [x.requires_grad_() for x in case.floats()]
+    return mean([[gradients(side, everyone) for side in sides(case, everyone, slopes)]])
+
+
+def expected_counts(case, batches):
+    """The mean number of examples of each stratum, and of outer ones."""
+    targets, several = case.targets, case.rings > 1 or "class_sizes" in case.options
+    strata = range(int(targets.max()) + 1) if several else [None]
+    counts = [sum((targets[rows] == c).sum().item() if several else len(rows) for rows in batches) for c in strata]
+    outers = exactly(case, case.floats())
+    counts.append(sum(row in outers for rows in batches for row in rows))
+    return [count / len(batches) for count in counts]
+
+
+RANDOM = [list(rows) for rows in itertools.combinations(range(N), 2)]
+STRATIFIED = [[i, j] for i in range(N) for j in range(N) if POSITIVE[i] and not POSITIVE[j]]
+
+
+@pytest.mark.parametrize("batches", [RANDOM, STRATIFIED], ids=["random", "stratified"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.usefixtures("_in_torch")
+def test_both_sides_are_unbiased_if_everyone_is_remembered(case, batches, monkeypatch):
+    """Some batches lack a class: divided by the number that a batch happens to have, they would count for nothing."""
+    if batches is STRATIFIED and case.rings == 1:
+        pytest.skip("the loss takes its batches for random ones")
+    fixed = Fixed(case, monkeypatch)
+    call(fixed.loss, case, list(range(N)), outputs(case, range(N)))
+    fixed.expecting(expected_counts(case, batches))
+    torch.testing.assert_close(mean(map(fixed.step, batches)), wanted_sides(case, fixed.slopes), rtol=1e-9, atol=1e-12)
+
+
+UNBIASED = [
+    *(Precision({"surrogate": surrogate, "own_term": "exact"}) for surrogate in ("ramp", "squared_hinge", "exp")),
+    Push(),
+    PartialAUC({"temperature": 1.0}),
+    Cox({"own_term": "exact", "n_events": 3}),
+]
+
+
+@pytest.mark.parametrize("case", [*UNBIASED, NCA(), Contrastive(), Contrastive({"include_positive": True})], ids=str)
+@pytest.mark.usefixtures("_in_torch")
+def test_both_sides_are_unbiased_on_average_over_memories(case, monkeypatch):
+    fixed, steps = Fixed(case, monkeypatch, size=4), []
+    if case.rings == 1:
+        memories, batches = itertools.combinations(range(N), 3), [[row] for row in range(N)]
+    else:
+        memories = [rows for rows in itertools.combinations(range(N), 4) if POSITIVE[list(rows)].sum() == 2]
+        batches = STRATIFIED
+    empty = fixed.loss.memory
+    for rows in memories:
+        fixed.loss.coupled.memory = copy.deepcopy(empty)
+        call(fixed.loss, case, list(rows), outputs(case, rows))
+        fixed.expecting(expected_counts(case, batches))
+        steps += map(fixed.step, batches)
+    torch.testing.assert_close(mean(steps), wanted_sides(case, fixed.slopes), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_naive_objective_is_the_librarys(case):
+    floats = [x.requires_grad_() for x in case.floats()]
+    value = objective(case, floats)
+    exact = case.make(rule=fcco.BSGD(), memory=0).double().eval()(*floats, *case.others)
+    torch.testing.assert_close(value, exact, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(gradients(value, floats), gradients(exact, floats), rtol=1e-9, atol=1e-12)
+
+
+KNOWN = [
+    *(cases.AP.with_options(own_term=own_term) for own_term in ("exact", "sampled")),
+    cases.AP.with_options(surrogate="exp"),
+    cases.PUSH,
+    cases.PARTIAL_AUC,
+    cases.NCA,
+    cases.LIST_NET,
+    cases.LIST_MLE,
+    cases.NDCG,
+    *(cases.COX.with_options(own_term=own_term) for own_term in ("exact", "sampled")),
+    cases.CONTRASTIVE,
+    cases.CONTRASTIVE.with_options(include_positive=True),
+]
+
+
+@pytest.mark.parametrize("case", KNOWN, ids=str)
+@pytest.mark.usefixtures("_in_torch")
+def test_a_memory_of_everyone_gives_g(case):
+    """Whatever the batch, if the weights have not changed since."""
+    population = case.population()
+    loss_fn = case.make(population, fcco.BSGD(), memory=fcco.Memory(13, "estimate")).double()
+    with loss_fn.coupled.frozen() as visits:
+        case.call(loss_fn, population)
+    (exact,) = visits
+    case.call(loss_fn, population)
+    rows = torch.tensor([3, 7, 4, 12, 5])
+    with loss_fn.coupled.frozen() as visits:
+        case.call(loss_fn, population, rows)
+    ((_, estimate, _, _, where),) = visits
+    assert where.any()
+    torch.testing.assert_close(estimate[where], exact.estimate[rows][where], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+@pytest.mark.usefixtures("_in_torch")
+def test_rows_of_a_table_move_towards_g_of_the_pool(strength):
+    case, rows = Cox({"n_events": 3}), [0, 1]
+    loss_fn = case.make(rule=fcco.SOAP(0.3), memory=fcco.Memory(N, strength)).double()
+    for batch in ([0, 1, 2, 3], [4, 5, 6]):
+        call(loss_fn, case, batch, outputs(case, batch))
+    before, g = loss_fn.table.u[0].exp(), exactly(case, case.floats())[0]
+    call(loss_fn, case, rows, outputs(case, rows))
+    torch.testing.assert_close(loss_fn.table.u[0].exp(), 0.7 * before + 0.3 * g[0], rtol=1e-9, atol=0)
+
+
+# ---- mechanics
+
+
+def ring_loss(size=3, strength="estimate"):
+    return losses.PartialAUCLoss(20, rule=fcco.BSGD(), memory=fcco.Memory(size, strength))
+
+
+def feed(loss_fn, rows, scores=None, indexed=True):
+    """A step of a batch in which odd rows are positive, and the score of a row is its number or as given."""
+    scores = torch.tensor(rows if scores is None else scores, dtype=torch.float32).requires_grad_()
+    return loss_fn(scores, torch.tensor(rows) % 2, torch.tensor(rows) if indexed else None)
+
+
+def held(memory):
+    """The scores that a memory holds, of negatives and of positives."""
+    found = []
+    for ring in range(memory.rings):
+        part = slice(ring * memory.options.size, (ring + 1) * memory.options.size)
+        found.append(sorted(memory.column0[part][memory.born[part] >= 0].tolist()))
+    return found
+
+
+def test_the_newest_outputs_of_each_stratum_are_remembered():
+    loss_fn = ring_loss()
+    feed(loss_fn, [0, 1, 2])
+    assert held(loss_fn.memory) == [[0, 2], [1]]
+    feed(loss_fn, [4, 6, 3])
+    assert held(loss_fn.memory) == [[2, 4, 6], [1, 3]]
+    assert sorted(loss_fn.memory.ages().tolist()) == [1, 1, 1, 2, 2]
+
+
+def test_of_a_batch_that_does_not_fit_the_last_are_remembered():
+    loss_fn = ring_loss(size=2)
+    feed(loss_fn, [0, 2, 4, 6, 8, 1])
+    assert held(loss_fn.memory) == [[6, 8], [1]]
+    feed(loss_fn, [10, 12, 14, 3, 5, 7])
+    assert held(loss_fn.memory) == [[12, 14], [5, 7]]
+
+
+def test_of_every_row_only_the_newest_is_remembered():
+    loss_fn = ring_loss()
+    feed(loss_fn, [0, 2, 1])
+    feed(loss_fn, [0, 1], scores=[10, 11])
+    assert held(loss_fn.memory) == [[2, 10], [11]]
+
+
+def test_of_a_row_that_repeats_in_a_batch_the_last_is_remembered():
+    loss_fn = ring_loss()
+    feed(loss_fn, [0, 1, 0, 2, 0], scores=[5, 1, 6, 2, 7])
+    assert held(loss_fn.memory) == [[2, 7], [1]]
+
+
+def test_without_an_index_nothing_is_known_to_be_the_same():
+    loss_fn = ring_loss()
+    for _ in range(2):
+        feed(loss_fn, [0, 1], indexed=False)
+    assert held(loss_fn.memory) == [[0, 0], [1, 1]]
+    assert (loss_fn.memory.row == -1).all()
+    assert int(loss_fn.table.step) == 2
+    assert not loss_fn.table.visits.any()
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_only_rows_that_are_not_fresh_are_recalled(indexed):
+    loss_fn = ring_loss()
+    feed(loss_fn, [0, 2, 1], indexed=indexed)
+    recalled = loss_fn.memory.recall(torch.tensor([2, 5]) if indexed else None)
+    assert sorted(recalled.columns[0][recalled.present].tolist()) == ([0, 1] if indexed else [0, 1, 2])
+    assert not recalled.share[~recalled.present].any()
+    if indexed:  # a batch without an index does not know these rows either, whose numbers are not positions
+        loss = feed(loss_fn, [0, 1, 3], indexed=False)
+        assert torch.isfinite(loss)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_batches_may_be_larger_than_the_population(strength):
+    loss_fn = losses.PartialAUCLoss(2, memory=fcco.Memory(4, strength))
+    for _ in range(3):
+        feed(loss_fn, [0, 1, 2, 3, 4, 5], indexed=False).backward()
+
+
+def test_classes_of_nca_share_one_ring():
+    loss_fn = losses.NCALoss(N, SIZES, memory=4)
+    case = NCA({"class_sizes": SIZES})
+    for rows in ([0, 1, 2], [3, 4, 5, 6]):
+        call(loss_fn, case, rows, outputs(case, rows))
+    assert sorted(loss_fn.memory.row[:4].tolist()) == [3, 4, 5, 6]
+    torch.testing.assert_close(loss_fn.memory.expected, torch.tensor([1.5, 1.5, 0.5, 3.0]))
+
+
+def test_the_composition_of_batches_is_a_running_mean():
+    loss_fn = ring_loss(strength="virtual")
+    for rows in ([0, 2, 4, 1], [6, 3], [8, 10, 5]):
+        feed(loss_fn, rows)
+    torch.testing.assert_close(loss_fn.memory.expected, torch.tensor([2.0, 1.0, 1.0]))
+
+
+def test_wider_outputs_make_the_memory_wider():
+    loss_fn = ring_loss()
+    loss_fn(torch.ones(2, requires_grad=True), torch.tensor([True, False]), [0, 1])
+    assert loss_fn.memory.column1.dtype == torch.bool
+    loss_fn(torch.full((2,), 0.1, dtype=torch.float64, requires_grad=True), torch.tensor([1.0, 0.0]), [2, 3])
+    assert loss_fn.memory.column0.dtype == loss_fn.memory.at.dtype == torch.float64
+    assert 0.1 in loss_fn.memory.column0.tolist()
+    assert loss_fn.memory.column1.dtype == torch.float32
+
+
+def failing(u, index=None):
+    raise ArithmeticError("no f today")
+
+
+def bad_steps():
+    """What must be refused, and by which error."""
+    good, target, rows = torch.tensor([0.5, 0.1]), torch.tensor([1, 0]), torch.tensor([7, 8])
+    yield "scores", (good / 0, target, rows), ValueError
+    yield "index", (good, target, torch.tensor([7, 20])), IndexError
+    yield "target", (good, torch.tensor([1, 2]), rows), ValueError
+    yield "length", (good, target, rows[:1]), ValueError
+    yield "shape", (good.reshape(2, 1), target, rows), ValueError
+    yield "list", ([0.5, 0.1], target, rows), TypeError
+    yield "targets", (good, [1, 0], rows), (TypeError, ValueError)
+    yield "labels", (torch.zeros(2), target, torch.tensor([7, 7])), ValueError  # a row with two labels
+
+
+@pytest.mark.parametrize(("arguments", "error"), [pytest.param(*rest, id=name) for name, *rest in bad_steps()])
+@pytest.mark.parametrize("strength", STRENGTHS)
+@pytest.mark.parametrize("make", [losses.PartialAUCLoss, losses.PNormPushLoss], ids=lambda loss: loss.__name__)
+def test_a_refused_step_changes_nothing(make, strength, arguments, error):
+    loss_fn = make(20, memory=fcco.Memory(3, strength))
+    for rows in ([0, 1, 2], [3, 4]):
+        feed(loss_fn, rows)
+    before = cases.state(loss_fn)
+    with pytest.raises(error):
+        loss_fn(*arguments)
+    assert cases.same(cases.state(loss_fn), before)
+    feed(loss_fn, [5, 6])
+    assert not cases.same(cases.state(loss_fn), before)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_a_failing_f_changes_nothing(strength):
+    loss_fn = ring_loss(strength=strength)
+    for rows in ([0, 1, 2], [3, 4]):
+        feed(loss_fn, rows)
+    before = cases.state(loss_fn)
+    loss_fn.coupled.outer = failing
+    with pytest.raises(ArithmeticError):
+        feed(loss_fn, [5, 6])
+    assert cases.same(cases.state(loss_fn), before)
+
+
+def test_embeddings_of_another_width_are_refused():
+    loss_fn = losses.NCALoss(N, memory=4)
+    loss_fn(torch.randn(2, 3, requires_grad=True), torch.tensor([0, 0]), [0, 1])
+    before = cases.state(loss_fn)
+    with pytest.raises(ValueError, match=r"must have the shape \[3\] in column 0, like those in the memory; got \[2\]"):
+        loss_fn(torch.randn(2, 2, requires_grad=True), torch.tensor([0, 0]), [0, 1])
+    assert cases.same(cases.state(loss_fn), before)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_gradients_accumulate_over_steps(strength):
+    """What the memory takes in does not disturb a gradient that is computed later."""
+    case = NCA()
+    together, apart = (case.make(memory=fcco.Memory(5, strength, guard=False)).double() for _ in range(2))
+    floats = [[x.clone().detach().requires_grad_() for x in case.floats()] for _ in range(2)]
+    total = sum(call(together, case, rows, [x[rows] for x in floats[0]]) for rows in BATCHES)
+    total.backward()
+    for rows in BATCHES:
+        call(apart, case, rows, [x[rows] for x in floats[1]]).backward()
+    torch.testing.assert_close(floats[0][0].grad, floats[1][0].grad, rtol=1e-12, atol=1e-12)
+
+
+def test_frozen_steps_and_values_leave_the_memory_alone():
+    loss_fn = ring_loss(strength="virtual")
+    feed(loss_fn, [0, 1, 2])
+    before = cases.state(loss_fn)
+    with loss_fn.coupled.frozen() as visits:
+        feed(loss_fn, [3, 4, 6])
+    assert len(visits) == 1
+    with torch.no_grad():
+        feed(loss_fn, [3, 4, 6])
+    loss_fn.eval()
+    value = feed(loss_fn, [3, 4, 6])
+    exact = functional.partial_auc_loss(torch.tensor([3.0, 4.0, 6.0]), torch.tensor([1, 0, 0]))
+    torch.testing.assert_close(value.detach(), exact)
+    assert cases.same(cases.state(loss_fn), before)
+
+
+@pytest.mark.parametrize("memory", [-1, 1.5, True, "many"])
+def test_what_is_no_memory_is_refused(memory):
+    with pytest.raises((TypeError, ValueError), match="memory must be"):
+        losses.CoxLoss(5, memory=memory)
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="size must be at least 1"):
+        fcco.Memory(0)
+    with pytest.raises(ValueError, match="strength must be 'virtual' or 'estimate'; got 'strong'"):
+        fcco.Memory(4, "strong")
+    for rule in (fcco.SCGD(0.1), fcco.MSVR(0.1)):
+        with pytest.raises(ValueError, match="which a memory cannot improve"):
+            fcco.CoupledLoss(torch.log, 4, rule=rule, memory=3)
