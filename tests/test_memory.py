@@ -1,10 +1,13 @@
 """The memory of recent outputs: its formulas, its mechanics, its state."""
 
 import copy
+import io
 import itertools
+import pickle
 
 import pytest
 import torch
+import torch._dynamo.testing
 
 import fcco
 from fcco import functional, losses
@@ -29,14 +32,13 @@ from remembering_naively import (
 
 STRENGTHS = ["virtual", "estimate"]
 BATCHES = [[0, 1, 2, 3], [4, 2, 5], [1, 6, 3], [6, 4], [5, 0, 3, 6, 1, 2, 4], [2, 0, 5, 1], [3, 4, 6, 0]]
-BINARY = [case for case in CASES if case.others and case.targets is POSITIVE]
 
 
 @pytest.fixture
 def _in_torch(monkeypatch):
     """Losses do not work out their steps by hand."""
-    monkeypatch.setattr("fcco.losses._bipartite.can_fuse", lambda *_: False)
-    monkeypatch.setattr("fcco.losses._survival.can_work_by_hand", lambda *_: False)
+    for module in ("_fused", "_fused_nca"):
+        monkeypatch.setattr(f"fcco.losses.{module}.can_remember", lambda *_: False)
 
 
 def gradients(value, floats):
@@ -84,7 +86,7 @@ def test_steps_with_old_or_large_outputs_are_what_the_formulas_say(case, options
     follow(case, "virtual", **options)
 
 
-@pytest.mark.parametrize("case", BINARY, ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.others], ids=str)
 def test_steps_by_hand_are_what_the_formulas_say(case):
     follow(case, "virtual")
 
@@ -452,3 +454,319 @@ def test_options_are_checked():
     for rule in (fcco.SCGD(0.1), fcco.MSVR(0.1)):
         with pytest.raises(ValueError, match="which a memory cannot improve"):
             fcco.CoupledLoss(torch.log, 4, rule=rule, memory=3)
+
+
+# ---- state
+
+STATEFUL = [
+    (cases.AP, "virtual"),
+    (cases.COX, "virtual"),
+    (cases.NCA, "virtual"),
+    (cases.CONTRASTIVE, "estimate"),
+    (cases.NDCG, "estimate"),
+]
+STATES = pytest.mark.parametrize(("case", "strength"), STATEFUL, ids=str)
+
+
+def remembering(case, population, strength, size=4, **options):
+    return case.make(population, fcco.SOX(0.4), memory=fcco.Memory(size, strength), **options)
+
+
+def through_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def loaded(loss_fn, other):
+    other.load_state_dict(through_file(loss_fn.state_dict()))
+    return other
+
+
+COPIES = {
+    "deepcopy": lambda loss_fn, fresh: copy.deepcopy(loss_fn),
+    "pickle": lambda loss_fn, fresh: pickle.loads(pickle.dumps(loss_fn)),
+    "state_dict": lambda loss_fn, fresh: loaded(loss_fn, fresh),
+    "assigned": lambda loss_fn, fresh: (fresh.load_state_dict(loss_fn.state_dict(), assign=True), fresh)[1],
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@STATES
+def test_a_copy_goes_on_bit_by_bit(case, strength, dtype, way):
+    population = case.population(dtype=dtype)
+    loss_fn = remembering(case, population, strength)
+    cases.run(case, loss_fn, population, cases.BATCHES[:3])
+    state = cases.state(loss_fn)
+    other = COPIES[way](loss_fn, remembering(case, population, strength))
+    expected = cases.run(case, copy.deepcopy(loss_fn), population, cases.BATCHES[3:])
+    if way == "assigned":
+        loss_fn = remembering(case, population, strength)
+        loss_fn.load_state_dict(state)
+    made = cases.run(case, other, population, cases.BATCHES[3:])
+    assert all(torch.equal(one, two) for one, two in zip(made, expected, strict=True))
+    assert cases.same(cases.state(loss_fn), state)
+
+
+def test_a_state_replaces_what_was_remembered():
+    """Also outputs of another width, and of another precision."""
+    population = cases.NCA.population()
+    loss_fn = remembering(cases.NCA, population, "virtual")
+    cases.run(cases.NCA, loss_fn, population, cases.BATCHES[:2])
+    other = remembering(cases.NCA, population, "virtual")
+    other(torch.randn(2, 7, requires_grad=True), torch.tensor([0, 0]), [0, 1])
+    other.load_state_dict(loss_fn.state_dict())
+    assert cases.same(cases.state(other), cases.state(loss_fn))
+    assert other.memory.column0.dtype == other.memory.at.dtype == torch.float64
+    other.load_state_dict(remembering(cases.NCA, population, "virtual").state_dict())  # from before the first step
+    assert other.memory.recall(None) is None
+
+
+@STATES
+def test_states_without_a_memory_empty_it(case, strength):
+    population = case.population()
+    loss_fn, plain = remembering(case, population, strength), case.make(population, fcco.SOX(0.4), memory=0)
+    for some in (loss_fn, plain):
+        cases.run(case, some, population, cases.BATCHES[:2])
+    loss_fn.load_state_dict(plain.state_dict())
+    assert not (loss_fn.memory.born >= 0).any()
+    expected = case.call(copy.deepcopy(plain), population, cases.BATCHES[2])
+    torch.testing.assert_close(case.call(loss_fn, population, cases.BATCHES[2]), expected, rtol=1e-12, atol=1e-12)
+
+
+@STATES
+def test_states_with_a_memory_load_where_there_is_none(case, strength):
+    population = case.population()
+    loss_fn, plain = remembering(case, population, strength), case.make(population, fcco.SOX(0.4), memory=0)
+    cases.run(case, loss_fn, population, cases.BATCHES[:2])
+    model = torch.nn.ModuleDict({"loss": plain})
+    model.load_state_dict({f"loss.{key}": value for key, value in loss_fn.state_dict().items()})
+    torch.testing.assert_close(plain.table.u, loss_fn.table.u)
+    assert plain.memory is None
+
+
+def test_states_without_the_loss_leave_the_memory_alone():
+    loss_fn = ring_loss()
+    feed(loss_fn, [0, 1, 2])
+    before = cases.state(loss_fn)
+    model = torch.nn.ModuleDict({"net": torch.nn.Linear(1, 1), "loss": loss_fn})
+    model.load_state_dict({"net.weight": torch.ones(1, 1), "net.bias": torch.ones(1)}, strict=False)
+    assert cases.same(cases.state(loss_fn), before)
+
+
+def test_a_memory_of_another_size_is_refused():
+    saved, other = ring_loss(size=5), ring_loss(size=3)
+    for loss_fn in (saved, other):
+        feed(loss_fn, [0, 1, 2])
+    before = cases.state(other.memory)
+    message = r"coupled\.memory: the saved memory has size=5, strata=2, this one has size=3, strata=2\..* memory=5"
+    with pytest.raises(RuntimeError, match=message):
+        other.load_state_dict(saved.state_dict())
+    assert cases.same(cases.state(other.memory), before)
+    with fcco.load_anyway():
+        other.load_state_dict(saved.state_dict())
+    assert other.memory.recall(None) is None
+    feed(other, [3, 4])
+
+
+def test_a_refused_table_leaves_the_memory_alone():
+    saved, other = losses.PartialAUCLoss(19, memory=3), losses.PartialAUCLoss(20, memory=3)
+    feed(saved, [0, 1, 2])
+    feed(other, [4, 5])
+    before = cases.state(other)
+    with pytest.raises(RuntimeError, match="n=19"):
+        other.load_state_dict(saved.state_dict())
+    assert cases.same(cases.state(other), before)
+
+
+def test_buffers_without_their_outputs_are_an_empty_memory():
+    """As savers leave it that only load what a new loss has."""
+    saved, other = ring_loss(), ring_loss()
+    feed(saved, [0, 1, 2])
+    state = {key: value for key, value in saved.state_dict().items() if "column" not in key}
+    other.load_state_dict(state)
+    feed(other, [3, 4])
+    assert held(other.memory) == [[4], [3]]
+
+
+@STATES
+def test_precision(case, strength):
+    population = case.population(dtype=torch.float32)
+    for cast, wide in (("half", torch.float32), ("bfloat16", torch.float32), ("double", torch.float64)):
+        loss_fn = remembering(case, population, strength)
+        cases.run(case, loss_fn, population, cases.BATCHES[:2])
+        getattr(loss_fn, cast)()
+        floats = [buffer for buffer in loss_fn.memory.buffers() if buffer.is_floating_point()]
+        assert all(torch.promote_types(buffer.dtype, wide) == buffer.dtype for buffer in floats)
+        cases.run(case, loss_fn, population, cases.BATCHES[2:])
+
+
+@STATES
+def test_outputs_of_half_precision(case, strength):
+    """Remembered in single precision, and with gradients of their own dtype."""
+    made = []
+    for dtype in (torch.float32, torch.bfloat16):
+        population = case.population(dtype=torch.float32)
+        loss_fn = remembering(case, population, strength)
+        floats = [x.detach().to(torch.bfloat16).to(dtype).requires_grad_() for x in population[0]]
+        made.append(cases.run(case, loss_fn, (floats, population[1])))
+        assert loss_fn.memory.column0.dtype == torch.float32
+    for one, two in zip(*made, strict=True):
+        torch.testing.assert_close(two.float(), one, rtol=0.02, atol=0.02)
+
+
+@STATES
+def test_nothing_is_read_from_a_device(case, strength):
+    """On the meta device there is no data, so that any attempt to look at a value raises."""
+    loss_fn = remembering(case, case.population(), strength).to("meta")
+    floats, others = case.population(dtype=torch.float32)
+    for rows in cases.BATCHES[:3]:
+        arguments = [x[rows].detach().to("meta") for x in (*floats, *others)]
+        arguments[0].requires_grad_()
+        loss_fn(*arguments, torch.tensor(rows, device="meta")).backward()
+        assert arguments[0].grad.shape == arguments[0].shape
+
+
+# ---- compiled
+
+
+@pytest.mark.parametrize(
+    ("case", "strength"),
+    [
+        (Precision(), "virtual"),
+        (Cox({"own_term": "exact"}), "virtual"),
+        (NCA({"class_sizes": SIZES}), "virtual"),
+        (Contrastive(), "estimate"),
+        (Push(), "estimate"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("_in_torch")
+def test_compiled_steps_are_the_same(case, strength):
+    """From the first one on, with one graph for the first step and one for all others."""
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    eager = case.make(rule=fcco.SOX(0.3), memory=fcco.Memory(3, strength, guard=False)).double()
+    compiled = copy.deepcopy(eager)
+    step = torch.compile(compiled, fullgraph=True, backend=counter)
+    # In some of them, the batch has everyone who is remembered.
+    for seed, rows in enumerate([[0, 1, 2, 3], [4, 2, 5, 6], [1, 6, 3, 0], [0, 3, 6, 1], [5, 4, 2, 6]]):
+        floats = [outputs(case, rows, seed) for _ in range(2)]
+        losses_of = [call(loss_fn, case, rows, x) for loss_fn, x in zip((eager, step), floats, strict=True)]
+        made = [[loss.detach(), *gradients(loss, x)] for loss, x in zip(losses_of, floats, strict=True)]
+        torch.testing.assert_close(*made, rtol=1e-10, atol=1e-12)
+    states = [{k: v for k, v in cases.state(loss_fn).items() if v.numel()} for loss_fn in (eager, compiled)]
+    torch.testing.assert_close(*states, rtol=1e-10, atol=1e-12)
+    assert counter.frame_count == 2
+
+
+# ---- estimates of the caller's own
+
+
+def own_loss(strength, outer=torch.log, **options):
+    """Means over all examples of e^(h_j - h_i)."""
+    return fcco.CoupledLoss(outer, N, rule=fcco.BSGD(), memory=fcco.Memory(4, strength), **options).double()
+
+
+def careful(pool):
+    """An estimate that reads ``pool.recall``."""
+    recall = pool.recall or fcco.Recall()
+    own = pool.own[0]
+    theirs = own if pool.rivals is None else pool.rivals[0] if recall.apart else torch.cat([own, pool.rivals[0]])
+    present = torch.ones_like(theirs, dtype=torch.bool)
+    if recall.present is not None:
+        present = recall.present[len(own) :] if recall.apart else recall.present
+    terms = torch.exp(theirs - own.unsqueeze(1)) * present
+    return terms.sum(1) / (present.sum() if recall.expected is None else recall.expected.sum())
+
+
+def careless(pool):
+    theirs = pool.own[0] if pool.rivals is None else torch.cat([pool.own[0], pool.rivals[0]])
+    return torch.exp(theirs - pool.own[0].unsqueeze(1)).mean(1)
+
+
+def take(loss_fn, estimate, rows, seed=0, **options):
+    h = Cox().floats(seed)[0][rows].requires_grad_()
+    loss = loss_fn.pooled(estimate, [h], torch.tensor(rows), **options)
+    return loss, gradients(loss, [h])[0]
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_own_estimates(strength):
+    loss_fn = own_loss(strength)
+    take(loss_fn, careful, [0, 1, 2])
+    assert not loss_fn.estimates_read_recall
+    h = Cox().floats()[0]
+    loss, gradient = take(loss_fn, careful, [3, 4])
+    assert loss_fn.estimates_read_recall
+    u = torch.exp(h[:5].unsqueeze(0) - h[3:5].unsqueeze(1)).mean(1)
+    torch.testing.assert_close(loss.detach(), u.log().mean())
+    if strength == "estimate":
+        wanted = h[3:5].clone().requires_grad_()
+        inner = careful(fcco.Pool([wanted]))
+        torch.testing.assert_close(gradient, gradients((inner / u).mean(), [wanted])[0])
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_estimates_that_do_not_read_recall_are_refused(strength):
+    loss_fn = own_loss(strength)
+    take(loss_fn, careless, [0, 1, 2, 3])  # a full memory
+    before = cases.state(loss_fn)
+    with pytest.raises(ValueError, match=r"estimate must read pool\.recall if there is a memory"):
+        take(loss_fn, careless, [4, 5])
+    assert cases.same(cases.state(loss_fn), before)
+
+
+def test_random_estimates_are_not_refused():
+    loss_fn = own_loss("estimate")
+    for rows in ([0, 1, 2], [3, 4]):
+        take(loss_fn, lambda pool: careful(pool) * torch.rand(len(pool.own[0])), rows)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_estimates_of_the_library_take_recall(strength):
+    """Without a population, the pool is taken for it, without its empty places."""
+    case = Cox()
+
+    def estimate(pool):
+        return functional.cox_inner(*pool.own, rivals=pool.rivals, rows=pool.rows, recall=pool.recall)
+
+    loss_fn = fcco.CoupledLoss(torch.Tensor.clone, N, log=True, rule=fcco.BSGD(), memory=fcco.Memory(9, strength))
+    with loss_fn.frozen() as visits:
+        loss_fn.pooled(estimate, [case.floats()[0], *case.others], torch.arange(N))
+    for rows in ([0, 1, 2, 5], [3, 4, 6]):
+        loss_fn.pooled(estimate, [*outputs(case, rows), *(x[rows] for x in case.others)], torch.tensor(rows))
+    rows = [2, 1]
+    with loss_fn.frozen() as later:
+        loss_fn.pooled(estimate, [*outputs(case, rows), *(x[rows] for x in case.others)], torch.tensor(rows))
+    torch.testing.assert_close(later[0].estimate[0], visits[0].estimate[2])
+
+
+def test_strata_are_checked():
+    loss_fn = fcco.CoupledLoss(torch.log, N, rule=fcco.BSGD(), memory=fcco.Memory(4, strata=2))
+    before = cases.state(loss_fn)
+    for stratum, message in (
+        (None, "stratum must be given, because the memory has 2 strata"),
+        (torch.tensor([0]), r"stratum must have the shape \[2\]; got \[1\]"),
+        (torch.tensor([0, 2]), r"stratum must be in \[0, 2\); got 2 at position 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            take(loss_fn, careful, [0, 1], stratum=stratum)
+    assert cases.same(cases.state(loss_fn), before)
+    take(loss_fn, careful, [0, 1], stratum=torch.tensor([0, 1]))
+
+
+def test_what_a_memory_cannot_do_is_refused():
+    def by_index(u, index, sample=None):
+        return u.log() * (index + 1)
+
+    h = torch.ones(2, requires_grad=True)
+    with pytest.raises(TypeError, match="sample cannot be given with a memory of strength 'virtual'"):
+        own_loss("virtual", by_index).pooled(careful, [h], torch.tensor([0, 1]), sample=h)
+    own_loss("estimate", by_index).pooled(careful, [h], torch.tensor([0, 1]), sample=h)
+    with pytest.raises(TypeError, match="index must be given, because outer takes it"):
+        own_loss("virtual", by_index).pooled(careful, [h], None)
+    with pytest.raises(TypeError, match=r"index must be given, because SOX\(.*\) keeps a row for every example"):
+        fcco.CoupledLoss(torch.log, 3, memory=2).pooled(careful, [h], None)
