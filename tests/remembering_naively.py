@@ -437,7 +437,7 @@ class Transcript:
             at = entry["u"]
             if self.refresh:
                 at = entry["u"] = (1 - rate) * entry["u"] + rate * g.detach()
-                if case.is_log:
+                if isinstance(case, Cox):
                     at = at.maximum(g.detach() / (1 + 8 / max(case.met(entry["example"], fresh), 1) ** 0.5))
             objective = objective + self.slope(at) @ g / len(remembered)
         return objective

@@ -21,7 +21,10 @@ class Estimate(NamedTuple):
     total: Tensor
     """What the shares are of: where the batch is in parts, the sum over its parts."""
     rivals: Tensor | None = None
-    """[B], how many fresh examples an estimate for a remembered example is made from; None: all of them."""
+    """[B], how many fresh examples an estimate for a remembered example is made from.
+
+    If given, and in log space, the gradient takes the estimate for at most 1 + 8 / sqrt(rivals) times the remembered u.
+    """
 
     @property
     def weight(self) -> Tensor:

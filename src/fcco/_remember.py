@@ -8,8 +8,8 @@ With the strength "virtual", the gradient has two sides, each of which is unbias
 f of a remembered example is differentiated at its u, a moving average that every batch refreshes. The batch's part in
 it is the batch's part in the pool, and its estimate of g costs nothing, because the rival side needs it anyway. With
 the u that they had when they were fresh, training may be worse than without a memory: the fresh examples have moved on,
-and the ratio of their part in g to an old u has no bound. For the same reason, in log space, the gradient treats the
-part of m fresh examples as if it exceeded u by a fraction of at most 8 / sqrt(m).
+and the ratio of their part in g to an old u has no bound. For the same reason, if an estimate says from how many fresh
+examples m it is made, as Cox's does, the gradient treats it as if it exceeded u by a fraction of at most 8 / sqrt(m).
 
 Together they are the gradient of a batch as large as the pool, of which only the fresh part has a graph. All sums over
 fresh examples are divided by the *expected* number of them. Divided by the number that there happens to be, a batch
@@ -281,8 +281,8 @@ class RememberingStep:
             rate = count / (count + recalled.present.sum().to(inner.dtype))
             at = torch.where(as_column(weight > 0, inner), space.mix(at, inner.detach(), rate), at)
             recalled = recalled._replace(at=at)
-            rivals = contributed.rivals if contributed.rivals is not None else torch.full_like(weight, count)
-            at = space.floor(at, inner.detach(), as_column(least_share(rivals.to(inner.dtype)), inner))
+            if contributed.rivals is not None:
+                at = space.floor(at, inner.detach(), as_column(least_share(contributed.rivals.to(inner.dtype)), inner))
         else:  # g / u must be a number where u was 0
             at = space.floor(at, inner.detach(), torch.finfo(torch.float32).tiny)
         carrier = space.carry(inner, at)

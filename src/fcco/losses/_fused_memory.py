@@ -195,7 +195,6 @@ def _exp_push(
         if batch.refreshes:
             at_old = np.logaddexp(at_old + math.log1p(-batch.rate), contributed + math.log(batch.rate))
             held.at[outer] = at_old
-            at_old = np.maximum(at_old, contributed - math.log1p(TRUST / math.sqrt(len(h))))
         share = held.share[outer]
         slope = np.add.reduce(share * np.exp((p - 1) * at_old + contributed)) * p / share.sum()
         gradient[batch.positives] = -slope * np.exp(fresh - log_sum)

@@ -12,7 +12,6 @@ from torch import Tensor
 from fcco._checks import as_index, has_repeats, reads_are_free
 from fcco._coupled import CoupledLoss
 from fcco._guard import EVERY, is_open
-from fcco._remember import TRUST
 from fcco.losses._array_memory import Array, ArrayMemory, Batch, can_remember
 from fcco.losses._array_step import can_track, track
 from fcco.losses._fused import with_gradient
@@ -157,7 +156,6 @@ def _rival_side(
     if refresh:
         rate = size / (size + len(held.share))
         held.at[outer] = at = np.logaddexp(at + math.log1p(-rate), contributed + math.log(rate))
-        at = np.maximum(at, contributed - math.log1p(TRUST / math.sqrt(size)))
     ratio = np.where(contributed > -math.inf, np.exp(contributed - at), 0.0)
     weights = _weights(sums, _pull(at, log_likelihood) * ratio * (share / share.sum())[:, None])
     return 2 * (weights.T @ old[outer] - weights.sum(0)[:, None] * fresh)
