@@ -30,7 +30,7 @@ from harness.data import has
 from harness.networks import PROBLEMS, Outcome, run
 from harness.tables import as_markdown, read_csv, write_csv
 
-LOG_RATES = (-7, -6, -5, -4)  # the learning rate is 10^(k / 2): 3e-4, 1e-3, 3e-3, 1e-2
+LOG_RATES = (-6, -5, -4)  # the learning rate is 10^(k / 2): 1e-3, 3e-3, 1e-2
 LOWEST, HIGHEST = -10, -1
 CACHE = Path("build/networks_with_memory.jsonl")
 NEEDS = {"cox": "survival", "average precision": "ijcnn1", "average precision, balanced": "ijcnn1"}
@@ -79,7 +79,7 @@ def rows_of(problems: list[str], *, quick: bool) -> list[Row]:
 def measure(rows: list[Row], seeds: int, cache: Path, *, quick: bool, workers: int = 2) -> dict[Cell, Entry]:
     """Return the entry of every setting in every row; grids grow while the best rate is at their end."""
     cells = [(row, name) for row in rows for name in PROBLEMS[row.problem]().settings]
-    rates: dict[Cell, tuple[int, ...]] = dict.fromkeys(cells, LOG_RATES[1:2] if quick else LOG_RATES)
+    rates: dict[Cell, tuple[int, ...]] = dict.fromkeys(cells, LOG_RATES[:1] if quick else LOG_RATES)
     while True:
         runs = _run(rates, seeds, cache, workers)
         grown = rates if quick else {cell: grow(rates[cell], runs[cell]) for cell in cells}
