@@ -86,11 +86,13 @@ SIDE_ROWS = {
     "partial_auc": {"breast cancer": [(8, 10)], "ijcnn1": [(32, 10)]},
     "nca": {"digits": [(16, 2), (64, 2)]},
 }
-# Chosen on the choosing half alone, by ``_measure.choose``: the setting, and its runner-up.
+# Chosen on the choosing half alone, by ``_measure.choose``: the setting, and its runners-up. For Cox, "limited" was
+# added after the first look at flchain; gbsg and whas were added with it, as data that nobody had looked at.
 CHOSEN: dict[str, tuple[str, ...]] = {
     "cox": ("virtual 256 refreshed", "virtual 256 refreshed table .9", "virtual 256 refreshed limited"),
     "average_precision": ("virtual 256 refreshed table .7", "virtual 256 refreshed table .9", "virtual 256 refreshed"),
-    "p_norm_push": ("virtual 4096", "virtual 1024 table .7", "virtual 1024"),
+    "p_norm_push": ("virtual 4096", "virtual 1024 table .7"),
+    "nca": ("virtual 1024 refreshed", "virtual 256 refreshed"),
     "partial_auc": ("virtual 64 refreshed", "virtual 256 refreshed"),  # none qualifies: these are controls
 }
 
