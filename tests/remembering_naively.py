@@ -462,7 +462,7 @@ def sides(case, floats, slopes):
     still = [fixed(example) for example in everyone]
     own, rival = 0.0, 0.0
     for i, slope in slopes.items():
-        constant, weight = case.of_pool(everyone[i], everyone)
+        _, weight = case.of_pool(everyone[i], everyone)
         for j in range(N):
             if j != i and weight(everyone[j]):
                 weighted = weight(everyone[j]) * slope / len(slopes)
