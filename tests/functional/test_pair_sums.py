@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fcco._pool import ALL, Recall, Sides
 from fcco.functional._pair_sums import pair_sums
 from fcco.functional._surrogates import SURROGATES, resolve_surrogate
 
@@ -16,16 +17,21 @@ TEMPERATURES = [1.0, 1, 0.3, torch.tensor(0.3, dtype=torch.float64)]
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES, ids=str)
-@pytest.mark.parametrize("own", [None, 4, 0])
+@pytest.mark.parametrize(
+    "sides",
+    [ALL, Sides(4), Sides(0), Sides(4, Recall(apart=True)), Sides(0, Recall(apart=True))],
+    ids=["all", "4", "0", "4 apart", "0 apart"],
+)
 @pytest.mark.parametrize("excluded", [False, True])
 @pytest.mark.parametrize("name", SURROGATES)
-def test_value_and_gradient_are_those_of_the_graph(name, excluded, own, temperature):
-    ell = resolve_surrogate(name, MARGIN)
-    mask = EXCLUDED[:own] if excluded else None
+def test_value_and_gradient_are_those_of_the_graph(name, excluded, sides, temperature):
+    ell, own = resolve_surrogate(name, MARGIN), sides.own
+    rivals = slice(own if sides.recall.apart else 0, None)
+    weight, mask = WEIGHT[rivals], EXCLUDED[:own, : len(WEIGHT[rivals])] if excluded else None
     by_hand, by_graph = SCORES.clone().requires_grad_(), SCORES.clone().requires_grad_()
-    first = pair_sums(by_hand, WEIGHT, ell, own, mask, temperature)
-    values = ell((by_graph.unsqueeze(0) - by_graph[:own].unsqueeze(1)) / temperature)
-    second = (values if mask is None else values * ~mask) @ WEIGHT
+    first = pair_sums(by_hand, weight, ell, sides, mask, temperature)
+    values = ell((by_graph[rivals].unsqueeze(0) - by_graph[:own].unsqueeze(1)) / temperature)
+    second = (values if mask is None else values * ~mask) @ weight
     torch.testing.assert_close(first, second)
     pull = torch.linspace(-1, 2, first.numel(), dtype=torch.float64).reshape(first.shape)
     first.backward(pull)
@@ -37,7 +43,7 @@ def test_value_and_gradient_are_those_of_the_graph(name, excluded, own, temperat
 @pytest.mark.parametrize("name", SURROGATES)
 def test_gradcheck(name, temperature):
     ell, scores = resolve_surrogate(name, MARGIN), SCORES.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda scores: pair_sums(scores, WEIGHT, ell, 5, None, temperature), scores)
+    assert torch.autograd.gradcheck(lambda scores: pair_sums(scores, WEIGHT, ell, Sides(5), None, temperature), scores)
 
 
 def test_an_offset_costs_no_digits_in_units_of_a_temperature():
