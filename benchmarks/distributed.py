@@ -89,7 +89,7 @@ N, WIDTH = 10**5, 32
 KINDS: dict[str, tuple[Callable[[], torch.nn.Module], Sizes]] = {
     "CoupledLoss, SOX": (lambda: fcco.CoupledLoss(torch.log1p, N), Sizes(0, 0, dim=1, returned=2, own_outer=True)),
     "ContrastiveLoss": (
-        lambda: fcco.losses.ContrastiveLoss(N, memory=0),
+        lambda: fcco.losses.ContrastiveLoss(N, rule=fcco.SOAP(gamma=0.7)),
         Sizes(0, 0, dim=2, returned=1, argument=2 * 4 * WIDTH + 8, gradient=2 * 4 * WIDTH),
     ),
     "SoftmaxLoss": (lambda: fcco.losses.SoftmaxLoss(N), Sizes(0, 0, dim=1, returned=1)),
@@ -136,7 +136,7 @@ def throughput(rank: int, world: int, batch: int, rounds: int) -> float:
     layers = [torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU()]
     model: torch.nn.Module = torch.nn.Sequential(*layers, torch.nn.Linear(1024, WIDTH))
     model = DistributedDataParallel(model) if world > 1 else model
-    loss_fn = fcco.distributed.configure(fcco.losses.ContrastiveLoss(N, memory=0), sharded=True)
+    loss_fn = fcco.distributed.configure(fcco.losses.ContrastiveLoss(N, rule=fcco.SOAP(gamma=0.7)), sharded=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     x = torch.randn(batch, 512)
 

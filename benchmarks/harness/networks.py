@@ -184,8 +184,8 @@ def contrastive() -> Problem:
         settings={
             "InfoNCE": Setting(lambda batch: make(rule=fcco.BSGD(), **as_info_nce)),
             "InfoNCE, 4 times the batch": Setting(lambda batch: make(rule=fcco.BSGD(), **as_info_nce), times=4),
-            "in-batch without the positive": Setting(lambda batch: make(rule=fcco.BSGD())),
-            "default (table)": Setting(lambda batch: make()),
+            "default (no table, without the positive)": Setting(lambda batch: make()),
+            "table": Setting(lambda batch: make(rule=fcco.SOAP(gamma=0.7))),
             "memory": Setting(lambda batch: make(memory=4 * batch)),
             "memory, as InfoNCE": Setting(lambda batch: make(memory=4 * batch, **as_info_nce)),
         },

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
-from fcco._rules import SOAP, Rule
+from fcco._rules import BSGD, SOAP, Rule
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, nca_inner
@@ -23,7 +23,7 @@ from fcco.schedules import Power
 # What measured best; see docs/defaults.md.
 NCA = Default(SOAP(gamma=0.9), Memory(1024))
 NCA_LOG = Default(SOAP(gamma=Power(0.1)), Memory(1024))
-CONTRASTIVE = Default(SOAP(gamma=0.7), Memory(256, "estimate"), remembers=False)
+CONTRASTIVE = Default(BSGD(), Memory(256, "estimate"), remembers=False)
 
 
 def _mean_of_both(log_u: Tensor) -> Tensor:
@@ -188,8 +188,8 @@ class ContrastiveLoss(Loss):
     include_positive : bool, default False
         Whether the positive pair is also a candidate.
     rule : Rule or None, default None
-        How rows are updated; see :class:`fcco.SOX`. The default is ``fcco.SOAP(gamma=0.7)`` and no memory. With
-        ``memory`` alone, there is no table.
+        How rows are updated; see :class:`fcco.SOX`. The default is ``fcco.BSGD()``, which has no table, and no memory.
+        ``fcco.SOAP(gamma=0.7)`` is worth a try with a linear model, or with many passes.
     own_term : {"exact", "sampled"}, default "exact"
         How to weigh the positive pair, if it is included. With "exact" it is one candidate next to all n - 1 others.
         With "sampled" it is one next to those of the batch.
