@@ -438,7 +438,8 @@ class Transcript:
             if self.refresh:
                 at = entry["u"] = (1 - rate) * entry["u"] + rate * g.detach()
                 if isinstance(case, Cox):
-                    at = at.maximum(g.detach() / (1 + 8 / max(case.met(entry["example"], fresh), 1) ** 0.5))
+                    met = max(case.met(entry["example"], fresh), 1)
+                    at = at.maximum(g.detach() / (1 + 8 / met**0.5 + 8 / met))
             objective = objective + self.slope(at) @ g / len(remembered)
         return objective
 

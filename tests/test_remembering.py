@@ -209,12 +209,12 @@ class Transcript:
         return value
 
     def trusted(self, own, fresh, found):
-        """The factor that limits an estimate from m rivals to 1 + limit / sqrt(m) times u."""
+        """The factor that limits an estimate from m rivals to 1 + limit (1 / sqrt(m) + 1 / m) times u."""
         terms = [phi(self.objective, self.triple(own), self.triple(e))[-1] for e in fresh]
         rivals = sum(bool(term > 0) for term in terms)
         if not self.setting.limit or rivals == 0:
             return 1.0
-        return min(1.0, (1 + self.setting.limit / math.sqrt(rivals)) * float(own["u"][-1] / found[-1]))
+        return min(1.0, (1 + self.setting.limit * (1 / math.sqrt(rivals) + 1 / rivals)) * float(own["u"][-1] / found[-1]))
 
     def refreshed(self, own, fresh, weight):
         """g of a remembered example from the fresh ones and its own term."""

@@ -309,14 +309,14 @@ def _refresh(kind: int, pool: Pool, i: int, size: int, rate: float, value: Array
 
 @njit(nogil=True)
 def _trusted(method: Method, pool: Pool, i: int, size: int, value: Array, peak: float) -> float:
-    """Return the factor that limits an estimate from m fresh rivals to 1 + limit / sqrt(m) times u."""
+    """Return the factor that limits an estimate from m fresh rivals to 1 + limit (1 / sqrt(m) + 1 / m) times u."""
     if method.limit == 0.0:
         return 1.0
     rivals = 0
     for k in range(size):
         rivals += 1 if value[k] > 0.0 else 0
     estimate = _log_sums(method.kind, pool, size, value, peak)[1]
-    most = pool.u[i, 1] + math.log1p(method.limit / math.sqrt(max(rivals, 1)))
+    most = pool.u[i, 1] + math.log1p(method.limit * (1.0 / math.sqrt(max(rivals, 1)) + 1.0 / max(rivals, 1)))
     return math.exp(min(most - estimate, 0.0))
 
 

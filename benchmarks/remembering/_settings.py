@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TABLE_RATES = {"cox": 0.7, "average_precision": 0.7, "p_norm_push": 0.5, "partial_auc": 0.7, "nca": 0.9}
-TRUST = 8.0  # as in fcco.losses.BaselineCoxLoss
+TRUST = 8.0
 MODES = {"in-batch": 0, "table": 0, "estimate": 1, "virtual": 2, "baseline": 3}
 
 
@@ -24,7 +24,7 @@ class Setting:
         rate that is the share of the batch in the pool.
     limited
         If the estimate from the m fresh rivals of a remembered example exceeds its u_i by more than a factor of
-        1 + 8 / sqrt(m), its part of the rival side is scaled down to that factor, as in ``BaselineCoxLoss``.
+        1 + 8 (1 / sqrt(m) + 1 / m), its part of the rival side is scaled down to that factor.
     pairs
         The rival side also averages over the fresh outer examples.
     natural

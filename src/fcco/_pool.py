@@ -23,7 +23,8 @@ class Estimate(NamedTuple):
     rivals: Tensor | None = None
     """[B], how many fresh examples an estimate for a remembered example is made from.
 
-    If given, and in log space, the gradient takes the estimate for at most 1 + 8 / sqrt(rivals) times the remembered u.
+    If given, and in log space, the gradient takes the estimate for at most 1 + 8 (1 / sqrt(rivals) + 1 / rivals) times
+    the remembered u.
     """
 
     @property

@@ -9,7 +9,7 @@ f of a remembered example is differentiated at its u, a moving average that ever
 it is the batch's part in the pool, and its estimate of g costs nothing, because the rival side needs it anyway. With
 the u that they had when they were fresh, training may be worse than without a memory: the fresh examples have moved on,
 and the ratio of their part in g to an old u has no bound. For the same reason, if an estimate says from how many fresh
-examples m it is made, as Cox's does, the gradient treats it as if it exceeded u by a fraction of at most 8 / sqrt(m).
+examples m it is made, as Cox's does, the gradient treats it as at most 1 + 8 (1 / sqrt(m) + 1 / m) times u.
 
 Together they are the gradient of a batch as large as the pool, of which only the fresh part has a graph. All sums over
 fresh examples are divided by the *expected* number of them. Divided by the number that there happens to be, a batch
@@ -362,7 +362,8 @@ class RememberingStep:
 
 def least_share(rivals: Tensor) -> Tensor:
     """Return the least ratio of u to the part of some fresh examples in g that the gradient takes for real."""
-    return 1 / (1 + TRUST * rivals.clamp(min=1).rsqrt())
+    share = rivals.clamp(min=1).reciprocal()
+    return 1 / (1 + TRUST * (share.sqrt() + share))
 
 
 def _why_not(pool: Pool, check: Callable[[], None]) -> Exception | None:

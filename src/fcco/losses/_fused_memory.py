@@ -283,7 +283,8 @@ def _pull_of_events(batch: FreshBatch, times: Array, logs: Array, of_event: floa
     if batch.refreshes:
         held.at[outer] = at = np.logaddexp(at + math.log1p(-batch.rate), contributed + math.log(batch.rate))
         at_risk = len(times) - np.searchsorted(np.sort(times), old_times)
-        at = np.maximum(at, contributed - np.log1p(TRUST / np.sqrt(np.maximum(at_risk, 1))))
+        share_of_one = 1 / np.maximum(at_risk, 1)
+        at = np.maximum(at, contributed - np.log1p(TRUST * (np.sqrt(share_of_one) + share_of_one)))
     share = held.share[outer] / held.share[outer].sum()
     # An example is in the risk set of every remembered event at its time or before.
     pulls = _log_sums_from(-old_times, np.log(share) - old - at)
