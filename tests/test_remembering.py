@@ -214,7 +214,9 @@ class Transcript:
         rivals = sum(bool(term > 0) for term in terms)
         if not self.setting.limit or rivals == 0:
             return 1.0
-        return min(1.0, (1 + self.setting.limit * (1 / math.sqrt(rivals) + 1 / rivals)) * float(own["u"][-1] / found[-1]))
+        return min(
+            1.0, (1 + self.setting.limit * (1 / math.sqrt(rivals) + 1 / rivals)) * float(own["u"][-1] / found[-1])
+        )
 
     def refreshed(self, own, fresh, weight):
         """g of a remembered example from the fresh ones and its own term."""

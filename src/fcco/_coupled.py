@@ -345,6 +345,10 @@ class CoupledLoss(nn.Module):
         elif not of_memory and any(key.startswith(f"{prefix}table.") for key in state_dict):
             # The state is from a loss without a memory. What is remembered here does not belong to its table.
             state_dict |= {f"{prefix}memory.{key}": value for key, value in self.memory.empty_state().items()}
+        elif problem := self.memory.why_not_loaded(state_dict, f"{prefix}memory."):
+            errors: list[str] = args[-1]
+            errors.append(f"{prefix}memory: {problem}")
+            self.table.is_kept = True
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def placement(self) -> Placement | None:

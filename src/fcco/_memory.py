@@ -210,7 +210,7 @@ class OutputMemory(nn.Module):
             counts = _one_hot(stratum, strata).sum(0)
         now = torch.cat([counts.to(self.expected.dtype), total.reshape(1).to(self.expected.dtype)])
         rate = torch.clamp(1.0 / (self.step + 1).to(now.dtype), min=1.0 / HORIZON)
-        return torch.lerp(self.expected, now, rate)
+        return self.expected + rate * (now - self.expected)
 
     @torch.no_grad()
     def remember(self, fresh: Fresh, recalled: Recalled | None, expected: Tensor, guard: Tensor | None = None) -> None:
@@ -293,14 +293,13 @@ class OutputMemory(nn.Module):
         errors: list[str] = args[-1]
         if not saved or errors:  # a table that was refused leaves its memory alone
             return
-        if problem := self._mismatch(saved, prefix):
-            if not _ANYWAY.get():
-                errors.append(f"{prefix.rstrip('.')}: {problem}")
-                return
+        if self._mismatch(saved, prefix):  # which fcco.load_anyway() allows
             saved = {prefix + name: value for name, value in self.empty_state().items()}
         for k in range(self.n_columns):
             delattr(self, f"column{k}")
         self.n_columns = sum(name.startswith(f"{prefix}column") for name in saved)
+        if self.n_columns == 0:  # savers that load in place do not know of columns that are not there yet
+            saved |= {f"{prefix}{name}": torch.full_like(self.row, -1) for name in ("row", "born")}
         for k in range(self.n_columns):
             value = saved[f"{prefix}column{k}"]
             self.register_buffer(f"column{k}", torch.zeros_like(value, device=self.row.device))
@@ -308,6 +307,10 @@ class OutputMemory(nn.Module):
             if (value := saved.get(prefix + name)) is not None and value.dtype == torch.float64:
                 setattr(self, name, getattr(self, name).double())
         super()._load_from_state_dict(saved, prefix, *args)
+
+    def why_not_loaded(self, state_dict: dict[str, Any], prefix: str) -> str | None:
+        """Return why a state will not be loaded, or None."""
+        return None if _ANYWAY.get() else self._mismatch(state_dict, prefix)
 
     def _mismatch(self, saved: dict[str, Any], prefix: str) -> str | None:
         """Return why a state cannot be loaded, or None."""

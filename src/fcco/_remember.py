@@ -144,6 +144,9 @@ class RememberingStep:
         if self.problem is not None:
             estimate(self.pool)  # which may have a better reason to refuse the batch
             raise self.problem
+        if self.recalled is not None and self._is_of_another_kind(self.recalled):
+            with torch.no_grad():
+                estimate(self.pool)  # joined with floating outputs, integers would pass for such
         if self.recalled is not None and not self.coupled.estimates_read_recall:
             self._check_estimate(estimate, self.recalled)
         made = self._virtual(estimate, f) if self._is_virtual() else self._of_batch(estimate)
@@ -152,6 +155,11 @@ class RememberingStep:
             made = made._replace(kept=(*made.kept[:3], self._checked(estimate, f, made.kept[2])))
         self.batch.check_pool(self.pool)
         return made
+
+    def _is_of_another_kind(self, recalled: Recalled) -> bool:
+        """Return whether a column holds integers where floating numbers are remembered, or the other way round."""
+        pairs = zip(self.every, recalled.columns, strict=True)
+        return any(new.is_floating_point() != old.is_floating_point() for new, old in pairs)
 
     def _is_virtual(self) -> bool:
         """Return whether the gradient has two sides."""

@@ -136,6 +136,7 @@ class InnerTable(nn.Module):
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a table holds float32 or float64; got {dtype}")
         self.offload = False
+        self.is_kept = False  # whether the next state is to be refused, with what else belongs to it
         self.identity = {}
         shape = (self.n,) if self.dim == 1 else (self.n, self.dim)
         self.register_buffer("u", _zeros(shape, dtype, device))
@@ -286,8 +287,10 @@ class InnerTable(nn.Module):
         if in_log_space is not None:
             about["log"] = bool(in_log_space)
         problem = self._mismatch(local.get(prefix + "u"), local.get(prefix + "visits"), about)
+        is_kept, self.is_kept = self.is_kept, False
         if problem:
             error_msgs.append(f"{prefix.rstrip('.') or 'table'}: {problem}")
+        if problem or is_kept:
             return
         if prefix + "u" in local:
             self.promote(local[prefix + "u"].dtype)

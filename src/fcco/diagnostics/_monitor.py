@@ -266,7 +266,7 @@ class Monitor:
     def plot(self, path: str | Path | None = None) -> Any:
         """A matplotlib figure: staleness of the rows now, errors and rates over the reports; written to ``path``.
 
-        With a memory and no table, the first panel has the ages of the outputs, and the last one their drift.
+        With a memory and no table, the first panel has the ages of the outputs, and the last one their mean and drift.
 
         Raises
         ------
@@ -285,7 +285,7 @@ class Monitor:
         panels[0].set(xlabel=labels[0], ylabel=labels[1])
         shown: list[tuple[Any, tuple[str, ...]]] = [
             (panels[1], ("tracking_error", "estimate_error", "jump")),
-            (panels[2], ("gamma", "effective_rate", "never_seen") if has_table else ("drift", "push")),
+            (panels[2], ("gamma", "effective_rate", "never_seen") if has_table else ("age_mean", "drift", "push")),
         ]
         for panel, names in shown:
             for name in names:

@@ -156,6 +156,7 @@ def _contributions(logits: Tensor, labels: Tensor, sides: Sides, n: int | Tensor
         # Of n - 1 rivals, one is as likely as another to be in a random batch, be it a mate or a stranger.
         rest = class_sizes.to(expected.dtype) * ((n - 1) / n)
         stands_for = each_represents(rest, expected)[sides.theirs(_within(labels, class_sizes))]
+    present = present & (stands_for > 0)
     weighted = logits + stands_for.log()
     mates = same(labels, sides) & present
     return torch.stack([masked_logsumexp(weighted, mates), masked_logsumexp(weighted, present)], 1)
@@ -228,7 +229,7 @@ def contrastive_inner(
     """
     check_own_term(own_term)
     (first, second), sides = join((first, second), rivals, recall)
-    a, b = _directions(first, second)
+    a, b = directions(first, second)
     own_a, own_b, their_a, their_b = sides.mine(a), sides.mine(b), sides.theirs(a), sides.theirs(b)
     across = product(own_a, their_b.T) / temperature
     blocks_of = [[across], [across.T if sides.own is None else product(own_b, their_a.T) / temperature]]
@@ -261,7 +262,7 @@ def contrastive_inner(
     return as_estimate(torch.stack(columns, 1), known, log=True)
 
 
-def _directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+def directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Check both tensors; return their vectors scaled to unit length, in float32 at least."""
     check_floats(first, "first", "[B, d]")
     check_floats(second, "second", "[B, d]")

@@ -61,7 +61,7 @@ class ArrayMemory:
         """Return how many members of each stratum a batch has on average, and, last, its total share."""
         now = np.array([*map(len, self.batch.members), total], self.buffers["expected"].dtype)
         rate = now.dtype.type(max(1.0 / (int(self.buffers["step"]) + 1), 1.0 / HORIZON))
-        return self.buffers["expected"] + rate * (now - self.buffers["expected"])
+        return (self.buffers["expected"] + rate * (now - self.buffers["expected"])).astype(np.float64)
 
     def remember(self, at: Array, share: Array, expected: Array) -> None:
         """Take in the batch; the oldest of each ring make room."""

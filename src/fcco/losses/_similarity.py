@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fcco._memory import Memory
@@ -12,8 +12,7 @@ from fcco._pool import Estimate, Pool
 from fcco._rules import BSGD, SOAP, Rule
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._inner import OwnTerm, check_own_term
-from fcco.functional._inner_similarity import contrastive_inner, nca_inner
-from fcco.functional._tensors import at_least_float32
+from fcco.functional._inner_similarity import contrastive_inner, directions, nca_inner
 from fcco.losses._base import Default, Loss, as_values, choose, count_members, minus_share
 from fcco.losses._fused_nca import can_remember_nca, remembering_nca
 from fcco.losses._likelihood import minus_log_share
@@ -164,12 +163,6 @@ class NCALoss(Loss):
         check_class_sizes(pool.rows, pool.joined()[1], self.class_sizes)
 
 
-def _are_vectors(first: Any, second: Any) -> bool:
-    """Return whether there is nothing wrong with the form of two views."""
-    tensors = isinstance(first, Tensor) and isinstance(second, Tensor) and first.shape == second.shape
-    return tensors and first.dim() == 2 and first.is_floating_point() and second.is_floating_point()
-
-
 class ContrastiveLoss(Loss):
     r"""Global contrastive loss: every example against all others of the training set, not only those of its batch.
 
@@ -250,9 +243,10 @@ class ContrastiveLoss(Loss):
 
     def forward(self, first: Tensor, second: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from two views or modalities, each of shape (B, d), and rows of shape (B,)."""
-        if self.memory is not None and _are_vectors(first, second):
-            # What is remembered are directions, so that the guard can compare them.
-            first, second = (F.normalize(at_least_float32(part)) for part in (first, second))
+        if self.memory is not None:
+            # What is remembered are directions, so that the guard can compare them. The engine refuses what has none.
+            with suppress(TypeError, ValueError):
+                first, second = directions(first, second)
         return self._loss(self._estimate, first, second, index=index)
 
     def _estimate(self, pool: Pool) -> Estimate:
