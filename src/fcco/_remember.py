@@ -170,9 +170,9 @@ class RememberingStep:
 
     def _of_batch(self, estimate: EstimateFrom) -> Made:
         """Return the estimates of the fresh batch and, with the strength "estimate", better ones to track."""
+        inner, shares = self._split_of_batch(estimate)
         with torch.no_grad():
             every = self._as_estimate(estimate(self._everyone()))
-        inner, shares = self._split_of_batch(estimate)
         tracked = None
         if self.memory.options.strength == "estimate":
             part = slice(self.placement.start, self.placement.start + self.own_count)
