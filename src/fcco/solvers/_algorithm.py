@@ -24,6 +24,17 @@ _USED_BY = {"mu": "sox-boost", "radius": "sox-boost", "diameter": "projected"}
 _WITH_SAFEGUARD = ("sox", "sox-boost", "projected", "strongly-convex")
 
 
+@dataclass(frozen=True)
+class GivenRule:
+    """A rule that the caller made. Its rate is its own."""
+
+    rule: Rule
+
+    def __call__(self, gamma: Gamma) -> Rule:
+        """Return the rule, whatever gamma is."""
+        return self.rule
+
+
 @dataclass(frozen=True, kw_only=True)
 class SolveOptions:
     """The arguments of ``solve`` from which an algorithm is made. They are documented there."""
@@ -98,7 +109,7 @@ class Algorithm:
         return self.convexifier / 2 * w.square().sum()
 
 
-def make_algorithm(problem: Problem, method: str | SOXBoost, options: SolveOptions) -> Algorithm:
+def make_algorithm(problem: Problem, method: str | Rule | SOXBoost, options: SolveOptions) -> Algorithm:
     """Return the algorithm of a method, with every parameter checked.
 
     Raises
@@ -112,19 +123,27 @@ def make_algorithm(problem: Problem, method: str | SOXBoost, options: SolveOptio
     options = _normalised(options)
     _check_options(problem, name, options)
     algorithm = make(problem, name, options)
+    rule = algorithm.rule(algorithm.stages[0].gamma)
+    if options.estimate_all and rule.start is not None:
+        raise ValueError(f"estimate_all=True cannot be used with {name}, whose u starts from {rule.start:g}")
     return replace(algorithm, stages=tuple(_checked(stage, algorithm.rule) for stage in algorithm.stages))
 
 
 Maker = Callable[[Problem, str, SolveOptions], Algorithm]
 
 
-def _maker(method: str | SOXBoost) -> tuple[str, Maker]:
+def _maker(method: str | Rule | SOXBoost) -> tuple[str, Maker]:
     """Return the name of a method, and the function that makes its algorithm."""
     if isinstance(method, SOXBoost):
         return "sox-boost", partial(_sox_boost, boost=method)
+    if isinstance(method, Rule):
+        return type(method).__name__, partial(_with_rule, rule=method)
     name = str(method).lower().replace("_", "-")
     if name not in _MAKERS:
-        raise ValueError(f"method must be one of {', '.join(_MAKERS)}, or a fcco.solvers.SOXBoost; got {method!r}")
+        raise ValueError(
+            f"method must be one of {', '.join(_MAKERS)}, a rule such as fcco.SOX(gamma=0.1), or a "
+            f"fcco.solvers.SOXBoost; got {method!r}"
+        )
     return name, _MAKERS[name]
 
 
@@ -148,8 +167,6 @@ def _check_options(problem: Problem, name: str, options: SolveOptions) -> None:
         for field, user in _USED_BY.items():
             if name != user and getattr(options.accuracy, field) is not None:
                 raise ValueError(f"Accuracy({field}=...) is only used by {user}: leave it out for {name}")
-    if options.estimate_all and name == "moap":
-        raise ValueError("estimate_all=True cannot be used with moap, whose u starts from zero")
     if not options.safeguard and name not in _WITH_SAFEGUARD:
         raise ValueError(f"safeguard=False can only be used with {', '.join(_WITH_SAFEGUARD)}; got method {name}")
     if options.regulariser is not None and not isinstance(options.regulariser, Regulariser):
@@ -198,6 +215,14 @@ def _preset(method: Method) -> Maker:
 
 def _sox(options: SolveOptions) -> Callable[[Gamma], Rule]:
     return partial(SOX, safeguard=options.safeguard)
+
+
+def _with_rule(problem: Problem, name: str, options: SolveOptions, rule: Rule) -> Algorithm:
+    """Return the algorithm of a rule of the caller's, by default without momentum."""
+    if options.gamma is not None:
+        raise ValueError(f"gamma= cannot be used with a rule, which has its own rate; got gamma={options.gamma!r}")
+    used = replace(options, beta=1.0 if options.beta is None else options.beta, gamma=rule.rate)
+    return _algorithm(name, GivenRule(rule), (_one_stage(problem, name, used, None),), options)
 
 
 def _sox_boost(problem: Problem, name: str, options: SolveOptions, boost: SOXBoost) -> Algorithm:

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
+from fcco._describe import describe
 from fcco._outer import takes_index
 from fcco._rules import Gamma, is_per_row
 from fcco.projections import Regulariser
-from fcco.solvers._algorithm import Algorithm
+from fcco.solvers._algorithm import Algorithm, GivenRule
 from fcco.solvers._problem import Problem
 from fcco.solvers._settings import Stage
 from fcco.solvers._solver import Solver
@@ -188,6 +189,7 @@ def identify(problem: Problem, algorithm: Algorithm, generator: torch.Generator,
         "start": _digest(problem.start),
         "inner and outer function": _probe_functions(problem, generator.device),
         "method": algorithm.method,
+        "rule": describe(algorithm.rule.rule) if isinstance(algorithm.rule, GivenRule) else None,
         "outer_batch": algorithm.outer_batch,
         "inner_batch": algorithm.inner_batch,
         "pass_on": algorithm.pass_on,

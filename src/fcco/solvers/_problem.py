@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fcco._checks import whole_number
 from fcco._outer import takes_index
 from fcco.theory import Constants
+
+if TYPE_CHECKING:
+    from fcco.solvers._module import ModuleProblem
 
 Inner = Callable[[Tensor, Tensor, torch.Generator, int], Tensor]
 
@@ -106,6 +110,51 @@ class Problem:
             )
         if self.constants is not None and not isinstance(self.constants, Constants):
             raise TypeError(f"constants must be fcco.theory.Constants; got {self.constants!r}")
+
+    @staticmethod
+    def from_module(module: nn.Module, **fields: Any) -> ModuleProblem:
+        """Return the problem of training a module. w is the vector of all its parameters.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            The module. Its parameters at the time of the call are the start, and solving the problem does not change
+            them. It is called in the mode that it is in. Layers that update buffers, such as batch normalisation in
+            training mode, update those of the module.
+        inner : callable
+            ``inner(model, rows, generator, inner_batch)``, as for :class:`Problem`, where ``model`` is the module with
+            the weights w, to be called like the module.
+        exact_inner, objective : callable, optional
+            As for :class:`Problem`, but called with ``model`` in the place of w.
+        **fields
+            ``n``, ``outer`` and the other fields of :class:`Problem`, except ``start``.
+
+        Returns
+        -------
+        ModuleProblem
+            The problem. Its method ``assign(weights)`` copies a solution into the module.
+
+        Raises
+        ------
+        TypeError
+            If ``module`` is not a module.
+        ValueError
+            If the parameters differ in dtype or device, or if one of them does not require a gradient.
+
+        Examples
+        --------
+        >>> x, y = torch.randn(50, 3), torch.randn(50)
+        >>> net = nn.Linear(3, 1)
+        >>> def inner(model, rows, generator, inner_batch):
+        ...     noise = torch.randn(len(rows), inner_batch, 3, generator=generator).mean(1)
+        ...     return model(x[rows] + noise).squeeze(1)
+        >>> problem = Problem.from_module(net, n=50, inner=inner, outer=lambda u, index: (u - y[index]) ** 2)
+        >>> problem.start.shape  # three weights and an intercept
+        torch.Size([4])
+        """
+        from fcco.solvers._module import from_module
+
+        return from_module(module, **fields)
 
     @property
     def is_exact(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from fcco._checks import whole_number
 from fcco._extras import progress_bar
-from fcco._rules import Gamma
+from fcco._rules import Gamma, Rule
 from fcco.optim import Projection
 from fcco.projections import Regulariser
 from fcco.solvers._algorithm import SolveOptions, make_algorithm
@@ -27,7 +27,7 @@ Callback = Callable[[SolverState], bool | None]
 
 def solve(
     problem: Problem,
-    method: str | SOXBoost = "sox",
+    method: str | Rule | SOXBoost = "sox",
     *,
     outer_batch: int = 1,
     inner_batch: int = 1,
@@ -46,7 +46,7 @@ def solve(
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     random_state: int | torch.Generator = 0,
 ) -> Solution:
-    r"""Solve a problem with one of the paper's algorithms, as written.
+    r"""Solve a problem with one of the paper's algorithms, as written, or with any update rule.
 
     A step draws ``outer_batch`` different rows, and ``inner_batch`` samples of the inner set of each. The method's
     rule updates u. Then
@@ -60,9 +60,9 @@ def solve(
     ----------
     problem : Problem
         What to solve.
-    method : str or SOXBoost, default="sox"
-        The algorithm: a name from the table in the notes, in upper or lower case, or a :class:`solvers.SOXBoost` with
-        its stages.
+    method : str, Rule or SOXBoost, default="sox"
+        The algorithm: a name from the table in the notes, in upper or lower case; a rule such as ``fcco.MSVR(0.1)`` or
+        one of your own; or a :class:`solvers.SOXBoost` with its stages.
     outer_batch : int, default=1
         B1, the number of rows in a step. They are drawn without replacement.
     inner_batch : int, default=1
@@ -72,9 +72,11 @@ def solve(
     lr : float or callable, optional
         Step size: a number, or a function of the step. The first step is 0.
     beta : float or callable, optional
-        Rate of the gradient's moving average, given in the same way. Methods without momentum ignore it.
+        Rate of the gradient's moving average, given in the same way. Methods without momentum ignore it. With a rule
+        the default is 1, which is no momentum.
     gamma : float or callable, optional
-        Rate of the table's moving average, given in the same way. See :mod:`fcco.schedules`. BSGD ignores it.
+        Rate of the table's moving average, given in the same way. See :mod:`fcco.schedules`. BSGD ignores it, and a
+        rule has a rate of its own.
     accuracy : solvers.Accuracy, optional
         The accuracy to reach. The theorem of the method then chooses those of ``steps``, ``lr``, ``beta`` and
         ``gamma`` that are not given. This needs ``problem.constants``.
@@ -143,6 +145,9 @@ def solve(
     =================== ===============================================================================================
 
     SCGD, SOAP, BSGD, ``projected`` and ``strongly-convex`` have no momentum.
+
+    A rule that needs a second estimate at the previous weights (MSVR) gets it from ``problem.inner``, which is then
+    called twice in each step with the same state of the generator. Both calls count as inner evaluations.
 
     v starts at 0. A row u_i starts at the first estimate of g_i, when row i is first drawn; for MOAP it starts at 0.
     The theorems assume an estimate of every row at the start, as ``estimate_all=True`` makes it.

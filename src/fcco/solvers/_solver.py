@@ -76,6 +76,7 @@ class Solver:
         self.problem, self.algorithm, self.generator = problem, algorithm, generator
         self.weights = problem.start.detach().clone().requires_grad_()
         self.average = problem.start.detach().clone()
+        self.previous = problem.start.detach().clone()  # the weights one step before, for rules that need them
         # The table counts visits if the gamma of any stage needs them.
         gammas = sorted((stage.gamma for stage in algorithm.stages), key=is_per_row)
         loss_fn = CoupledLoss(problem.outer, problem.n, problem.dim, algorithm.rule(gammas[-1]), problem.log)
@@ -112,8 +113,8 @@ class Solver:
         self.is_consistent = False
         try:
             rates = self._rates()
-            rows, evaluated, inner = self._draw()
-            loss = self.loss_fn(inner, rows)
+            rows, evaluated, inner, previous = self._draw()
+            loss = self.loss_fn(inner, rows, previous=previous)
         except Exception:
             # The engine checks its input before it changes anything.
             self.generator.set_state(drawn_before)
@@ -122,7 +123,7 @@ class Solver:
         self._move(loss, *rates)
         self.step += 1
         self.stage_step += 1
-        self.inner_evaluations += evaluated * self.algorithm.inner_batch
+        self.inner_evaluations += evaluated
         self.outer_evaluations += len(rows)
         if self.stage_step == self.stage_steps:
             self._leave_stage()
@@ -135,18 +136,30 @@ class Solver:
         passed_on = self.algorithm.pass_on == "random" and self.stage_step == self.stage_steps - 1
         return 0.0 if passed_on else lr, beta
 
-    def _draw(self) -> tuple[Tensor, int, Tensor]:
-        """Return the rows of the outer batch, the number of rows evaluated, and the inner estimates of these."""
+    def _draw(self) -> tuple[Tensor, int, Tensor, Tensor | None]:
+        """Return the rows of the outer batch, the number of inner samples evaluated, and the inner estimates.
+
+        The last value is a second estimate, at the previous weights and on the same samples, if the rule needs it.
+        """
+        rule, size = self.loss_fn.rule, self.algorithm.inner_batch
         rows = draw_rows(self.problem.n, self.algorithm.outer_batch, self.generator).to(self.weights.device)
-        evaluated = self._all_rows if self.loss_fn.rule.all_rows else rows
-        inner = self.problem.inner(self.weights, evaluated, self.generator, self.algorithm.inner_batch)
+        evaluated = self._all_rows if rule.all_rows else rows
+        before = self.generator.get_state()
+        inner = self.problem.inner(self.weights, evaluated, self.generator, size)
         if isinstance(inner, Tensor) and not inner.requires_grad:
             raise ValueError("inner must return a differentiable function of w; got a value without a gradient")
-        return rows, len(evaluated), inner
+        if not rule.needs_previous:
+            return rows, len(evaluated) * size, inner, None
+        after = self.generator.get_state()
+        with torch.no_grad():
+            previous = self.problem.inner(self.previous, evaluated, self.generator.set_state(before), size)
+        self.generator.set_state(after)
+        return rows, 2 * len(evaluated) * size, inner, previous
 
     def _move(self, loss: Tensor, lr: float, beta: float) -> None:
         # The average covers the iterates of this stage up to the present one. The first one replaces the old average.
         self.average.lerp_(self.weights.detach(), 1 / (self.stage_step + 1))
+        self.previous.copy_(self.weights.detach())
         self.optimizer.param_groups[0].update(lr=lr, beta=beta)
         self.weights.grad = None
         loss.backward()
@@ -265,6 +278,7 @@ class Solver:
             "counters": {name: getattr(self, name) for name in _COUNTERS},
             "weights": self.weights.detach(),
             "average": self.average,
+            "previous": self.previous,
             "table": self.loss_fn.table.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
@@ -278,6 +292,7 @@ class Solver:
         with torch.no_grad():
             self.weights.copy_(saved["weights"])
             self.average.copy_(saved["average"])
+            self.previous.copy_(saved.get("previous", saved["weights"]))
         self.loss_fn.table.load_state_dict(saved["table"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.generator.set_state(saved["generator"])
