@@ -129,3 +129,15 @@ def test_losses_benchmark_runs(monkeypatch, capsys):
     runpy.run_path(str(EXAMPLES.parent / "benchmarks" / "losses.py"), run_name="__main__")
     torch.set_num_threads(threads)
     assert "average precision" in capsys.readouterr().out
+
+
+def test_own_rule_is_compared(run):
+    header, *rows = run("own_rule", "--evaluations", 1280, "--seeds", 1)
+    assert header.startswith("method")
+    assert {row.split()[0] for row in rows} == {"Trimmed", "SOAP", "SOX", "MSVR"}
+
+
+def test_solvers_train_a_module(run):
+    start, *trained = [last_number(line) for line in run("train_module_with_solver", "--steps", 60)]
+    assert len(trained) == 3
+    assert max(trained) < start

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import fcco
-from fcco.schedules import Constant, Cosine, Power, RunningMean
+from fcco.schedules import Constant, Cosine, Power, RunningMean, Stages
+from fcco.solvers import Problem, SOXBoost, Stage
 
 
 @pytest.mark.parametrize("step", [0, 3, 10, 11, 1000])
@@ -115,3 +116,76 @@ def test_rules_are_frozen():
     with pytest.raises(AttributeError):
         fcco.SOX(0.1).gamma = 0.2
     assert fcco.SOX(0.1) == fcco.SOX(gamma=0.1)
+
+
+BOOST = [Stage(0.3, 0.5, 0.5, 4), Stage(0.2, 0.3, 0.25, 3), Stage(0.1, 0.2, 0.125, 5)]
+
+
+def test_stages_by_hand():
+    stages = Stages(BOOST)
+    expected = [0.5] * 4 + [0.25] * 3 + [0.125] * 6
+    assert [stages(step) for step in range(13)] == expected
+    for dtype in (torch.int64, torch.float32):
+        assert [stages(torch.tensor(step, dtype=dtype)).item() for step in range(13)] == expected
+
+
+def test_stages_in_a_loop_are_sox_boost():
+    """A loop with the schedule takes the steps of the solver's Algorithm 2."""
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    problem = Problem(
+        n=6, inner=lambda w, rows, *_: (x[rows] @ w).exp(), outer=torch.log1p, start=torch.ones(3, dtype=torch.float64)
+    )
+    rows = []
+
+    def inner(w, drawn, *_):
+        rows.append(drawn)
+        return problem.inner(w, drawn)
+
+    seen = Problem(n=6, inner=inner, outer=torch.log1p, start=problem.start)
+    solution = fcco.solve(seen, SOXBoost(BOOST), outer_batch=2)
+    stages, w = Stages(BOOST), problem.start.clone().requires_grad_()
+    loss_fn = fcco.CoupledLoss(torch.log1p, 6, rule=fcco.SOX(stages))
+    optimizer = fcco.optim.MovingAverageSGD([w], lr=1.0)
+    scheduler = stages.scheduler(optimizer)
+    for drawn in rows:
+        optimizer.zero_grad()
+        loss_fn(problem.inner(w, drawn), drawn).backward()
+        optimizer.step()
+        scheduler.step()
+    assert torch.equal(w.detach(), solution.weights)
+
+
+def test_stages_resume(tmp_path):
+    stages = Stages(BOOST)
+
+    def make():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        return optimizer, stages.scheduler(optimizer)
+
+    optimizer, scheduler = make()
+    for _ in range(5):
+        optimizer.step()
+        scheduler.step()
+    torch.save(scheduler.state_dict(), tmp_path / "state.pt")
+    again, resumed = make()
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for one, other in ((optimizer, scheduler), (again, resumed)):
+        for _ in range(2):
+            one.step()
+            other.step()
+    assert again.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.1
+    assert "beta" not in again.param_groups[0]
+
+
+@pytest.mark.parametrize(
+    ("stages", "error", "message"),
+    [
+        ([], ValueError, "at least one stage"),
+        ([0.1], TypeError, r"each stage must be a fcco\.solvers\.Stage"),
+        ([Stage(0.1, 0.1, Cosine(0.1, 5), 3)], TypeError, "must be numbers here; got Stage"),
+        ([Stage(0.1, 2.0, 0.1, 3)], ValueError, r"beta and gamma in \(0, 1\]"),
+    ],
+)
+def test_stages_refuse(stages, error, message):
+    with pytest.raises(error, match=message):
+        Stages(stages)
