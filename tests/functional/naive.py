@@ -109,11 +109,13 @@ def ndcg_loss(scores, relevance, query, *, surrogate="ramp", margin=1.0, tempera
     return -np.mean(values)
 
 
-def cox_loss(risk, time, event, *, ties="breslow"):
+def cox_loss(risk, time, event, strata=None, entry=None, *, ties="breslow"):
+    strata = np.zeros(len(time)) if strata is None else strata
+    entry = np.full(len(time), -np.inf) if entry is None else entry
     terms = []
-    for t in np.unique(time[event > 0]):
-        tied = risk[(time == t) & (event > 0)]
-        others = np.concatenate([risk[time > t], risk[(time == t) & (event == 0)]])
+    for t, k in {(t, k) for t, k, seen in zip(time, strata, event, strict=True) if seen}:
+        dying = (time == t) & (event > 0) & (strata == k)
+        tied, others = risk[dying], risk[(entry < t) & (time >= t) & (strata == k) & ~dying]
         for left, own in enumerate(tied):
             stays = 1 - left / len(tied) if ties == "efron" else 1.0
             terms.append(log_sum_exp(np.concatenate([others, tied + math.log(stays)]) - own))

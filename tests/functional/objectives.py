@@ -33,6 +33,16 @@ def survival(rng, n):
     return [rng.normal(size=n)], [rng.integers(1, 4, size=n).astype(float), rng.permutation(np.arange(n) % 3 > 0)]
 
 
+def strata(rng, n):
+    floats, others = survival(rng, n)
+    return floats, [*others, rng.choice([-2, 5], size=n)]
+
+
+def truncated(rng, n):
+    floats, (time, event, stratum) = strata(rng, n)
+    return floats, [time, event, stratum, time - rng.integers(1, 4, size=n)]
+
+
 def classes(rng, n):
     return [rng.normal(size=(n, 3))], [rng.choice([-2, 5, 40], size=n)]
 
@@ -67,7 +77,8 @@ class Case:
     options: dict = field(default_factory=dict)
 
     def __str__(self):
-        return "-".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
+        kind = [self.data.__name__] if self.data in (strata, truncated) else []
+        return "-".join([self.name, *kind, *(f"{key}={value}" for key, value in self.options.items())])
 
     @property
     def chunked(self):
@@ -116,6 +127,9 @@ CASES = [
     Case("list_net_loss", ranking),
     Case("list_net_loss", ranking, {"target": "softmax"}),
     Case("list_mle_loss", ranking),
+    Case("cox_loss", strata, {"ties": "efron"}),
+    Case("cox_loss", truncated),
+    Case("cox_loss", truncated, {"ties": "efron"}),
     Case("cox_loss", survival),
     Case("cox_loss", survival, {"ties": "efron"}),
     Case("latent_variable_loss", latent),

@@ -26,6 +26,29 @@ def survival(rng, n):
     return [rng.normal(size=n)], [rng.integers(1, 5, size=n).astype(float), rng.permutation(np.arange(n) % 3 > 0)]
 
 
+def strata(rng, n):
+    floats, others = survival(rng, n)
+    return floats, [*others, rng.permutation(np.arange(n) % 2) - 7]
+
+
+class StratifiedCox(losses.CoxLoss):
+    """CoxLoss with the strata before the index."""
+
+    def forward(self, risk, time, event, strata, index):
+        return super().forward(risk, time, event, index, strata)
+
+
+class StratifiedBaselineCox(losses.BaselineCoxLoss):
+    """BaselineCoxLoss with strata and without an index."""
+
+    @classmethod
+    def from_targets(cls, time, event, strata, **options):
+        return super().from_targets(time, event, strata=strata, **options)
+
+    def forward(self, risk, time, event, strata):
+        return super().forward(risk, time, event, strata=strata)
+
+
 def classes(rng, n):
     """One class has a single member."""
     return [0.5 * rng.normal(size=(n, 3))], [rng.permutation(np.append(np.arange(n - 1) % 3, 3))]
@@ -161,6 +184,8 @@ NDCG = Case(
 )
 COX = Case(losses.CoxLoss, survival, functional.cox_loss, (1,), TABLE)
 BASELINE_COX = Case(losses.BaselineCoxLoss, survival, functional.cox_loss, (0, 1), indexed=False)
+STRATIFIED_COX = Case(StratifiedCox, strata, functional.cox_loss, (1,), TABLE)
+STRATIFIED_BASELINE_COX = Case(StratifiedBaselineCox, strata, functional.cox_loss, (0, 1, 2), indexed=False)
 LATENT = Case(losses.LatentVariableLoss, latent, functional.latent_variable_loss)
 SOFTMAX = Case(losses.SoftmaxLoss, logits, all_logits)
 CONTRASTIVE = Case(
@@ -241,12 +266,15 @@ CASES = [
     NCA,
     NCA_LIKELIHOOD,
     BASELINE_COX,
+    STRATIFIED_COX.with_options(own_term="exact"),
+    STRATIFIED_BASELINE_COX,
     LATENT,
     CONTRASTIVE,
     CONTRASTIVE.with_options(mode="cross_modal"),
     INVARIANT,
     GROUP_DRO.with_options(temperature=0.3),
     *REMEMBERING,
+    STRATIFIED_COX.with_options(memory=fcco.Memory(4)),
 ]
 INDEXED = [case for case in CASES if case.indexed]
 RULES = [fcco.SOAP(1.0), fcco.BSGD(), fcco.SOX(0.3)]

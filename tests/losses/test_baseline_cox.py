@@ -300,3 +300,57 @@ def test_the_hazard_is_that_of_breslow():
 def test_refuses(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class TestStrata:
+    STRATA = torch.tensor([4, -1, 4, 4, -1, 4, -1, -1])
+
+    def loss(self, **options):
+        return BaselineCoxLoss.from_targets(TIME, EVENT, strata=self.STRATA, **options)
+
+    def test_rows_are_the_times_of_events_of_each_stratum(self):
+        loss_fn = self.loss()
+        assert loss_fn.strata.tolist() == [-1, -1, -1, 4, 4]
+        assert loss_fn.times.tolist() == [1.0, 2.0, 5.0, 2.0, 3.0]
+        assert loss_fn.events.tolist() == [1, 1, 1, 1, 1]
+        assert self.loss(max_times=2).times.tolist() == [1.0, 2.0]
+
+    def test_sums_and_gradients_are_unbiased(self):
+        """Rows are right, and the mean over all batches of 3 is the exact gradient."""
+        risk, batches = risks(), at_random(3)
+        rows = self.loss()
+        at_risk = (rows.times.unsqueeze(1) <= TIME) & (rows.strata.unsqueeze(1) == self.STRATA)
+        right = (risk.detach().exp() * at_risk).sum(1)
+        total = 0.0
+        for batch in batches:
+            loss_fn = self.loss(rule=fcco.SOAP(1.0)).double()
+            loss_fn(risk[batch], TIME[batch], EVENT[batch], strata=self.STRATA[batch])
+            total = total + loss_fn.table.read(None, cold=-torch.inf).exp()
+            loss_fn = self.loss(rule=FROZEN).double()
+            loss_fn.table.write(None, right.log())
+            (loss_fn(risk[batch], TIME[batch], EVENT[batch], strata=self.STRATA[batch]) / len(batches)).backward()
+        torch.testing.assert_close(total / len(batches), right, rtol=1e-12, atol=0)
+        wanted = torch.autograd.grad(cox_loss(risk, TIME, EVENT, self.STRATA), risk)[0]
+        torch.testing.assert_close(risk.grad, wanted, rtol=0, atol=1e-12)
+
+    def test_hazards_are_those_of_each_stratum_by_itself(self):
+        risk, loss_fn = risks(), self.loss(rule=fcco.SOAP(1.0)).double()
+        loss_fn(risk, TIME, EVENT, strata=self.STRATA)
+        for k in (-1, 4):
+            own = k == self.STRATA
+            alone = BaselineCoxLoss.from_targets(TIME[own], EVENT[own], rule=fcco.SOAP(1.0)).double()
+            alone(risk[own], TIME[own], EVENT[own])
+            torch.testing.assert_close(loss_fn.cumulative_hazard(k), alone.cumulative_hazard())
+        with pytest.raises(ValueError, match=r"stratum must be one of \[-1, 4\]; got None"):
+            loss_fn.cumulative_hazard()
+
+    def test_what_contradicts_the_rows_is_refused(self):
+        risk, loss_fn = risks(), self.loss()
+        with pytest.raises(ValueError, match="strata must be given, because the loss has rows of 2 strata"):
+            loss_fn(risk, TIME, EVENT)
+        with pytest.raises(ValueError, match="strata must not be given, because the loss has no strata"):
+            BaselineCoxLoss.from_targets(TIME, EVENT)(risk, TIME, EVENT, strata=self.STRATA)
+        with pytest.raises(ValueError, match=r"first of the times of its stratum for an event; got 1\.0 at position 1"):
+            loss_fn(risk, TIME, EVENT, strata=3 - self.STRATA)
+        with pytest.raises(ValueError, match="strata must be in rising order; got 0 at position 1"):
+            BaselineCoxLoss(5, [1.0, 2.0], [1, 1], strata=[1, 0])

@@ -12,7 +12,20 @@ import torch
 import fcco
 from fcco import losses
 from fcco.functional._surrogates import resolve_surrogate
-from losses.cases import AP, CONTRASTIVE, COX, LATENT, LIST_MLE, LIST_NET, NCA, NDCG, PARTIAL_AUC, PUSH, SOFTMAX
+from losses.cases import (
+    AP,
+    CONTRASTIVE,
+    COX,
+    LATENT,
+    LIST_MLE,
+    LIST_NET,
+    NCA,
+    NDCG,
+    PARTIAL_AUC,
+    PUSH,
+    SOFTMAX,
+    STRATIFIED_COX,
+)
 
 N = 9
 EXACT = {"own_term": "exact"}
@@ -175,9 +188,15 @@ class TestSurvival:
         assert torch.equal(covered, has_term)
 
     @pytest.mark.parametrize("size", [2, 5])
-    def test_at_random(self, size):
-        covered, has_term = check_unbiased(COX.with_options(**EXACT), subsets(size), known=False)
+    @pytest.mark.parametrize("case", [COX, STRATIFIED_COX], ids=str)
+    def test_at_random(self, case, size):
+        covered, has_term = check_unbiased(case.with_options(**EXACT), subsets(size), known=False)
         assert torch.equal(covered, has_term)
+
+    def test_any_balance_in_strata(self):
+        """Batches need not hold any share of a stratum: sizes are those of all."""
+        case = STRATIFIED_COX.with_options(**EXACT)
+        check_unbiased(case, strata(case, lambda _, event, stratum: event, {True: 2, False: 1}))
 
     def test_batches_of_all_balances(self):
         check_unbiased(COX.with_options(**EXACT), subsets(4))

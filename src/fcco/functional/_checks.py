@@ -151,6 +151,14 @@ def check_time(time: Any, like: Tensor, like_name: str) -> None:
     refuse_where("time", time, ~(time >= 0), "at least 0")
 
 
+def check_entry(entry: Any, time: Tensor) -> None:
+    """Check that every example enters before its time; an entry at -inf is one that was never missed."""
+    check_per_example(entry, "entry", time, "time")
+    if entry.dtype == torch.bool or entry.is_complex():
+        raise TypeError(f"entry must have a real dtype; got {entry.dtype}")
+    refuse_where("entry", entry, ~(entry < time), "below the example's time")
+
+
 def check_some_weight(log_weight: Tensor, name: str) -> None:
     """Check that no row of logarithms is -inf throughout: its sum would be 0, which has no logarithm."""
     lost = (log_weight.detach() == -math.inf).all(1)

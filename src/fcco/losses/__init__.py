@@ -17,6 +17,7 @@ Notes
 - A saved state only loads into the same loss with the same population; see :func:`fcco.load_anyway`.
 """
 
+from fcco.losses._baseline_cox import BaselineCoxLoss
 from fcco.losses._bipartite import AveragePrecisionLoss, PartialAUCLoss, PNormPushLoss
 from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses._listwise import ListMLELoss, ListNetLoss, NDCGLoss
@@ -24,7 +25,7 @@ from fcco.losses._meta import MAMLLoss
 from fcco.losses._pretrained import PretrainedAveragePrecisionLoss
 from fcco.losses._robust import GroupDROLoss, InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss, NCALoss
-from fcco.losses._survival import BaselineCoxLoss, CoxLoss
+from fcco.losses._survival import CoxLoss
 
 __all__ = [
     "AveragePrecisionLoss",
