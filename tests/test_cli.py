@@ -135,6 +135,6 @@ def test_reproduce_names_its_extra_in_one_sentence():
 
 
 def test_without_the_laboratory_only_plan_is_left():
-    done = python("import sys; from fcco import cli; cli.LABORATORY = 'absent'; sys.exit(cli.main(['report']))")
+    done = python(WITHOUT_EXTRAS.format(packages=["fcco_reproduce"], arguments=["report"]))
     assert done.returncode == 2
     assert "invalid choice: 'report'" in done.stderr

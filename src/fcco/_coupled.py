@@ -28,6 +28,7 @@ from fcco._checks import (
     whole_number,
 )
 from fcco._describe import Descriptions, options_of
+from fcco._eager import eager
 from fcco._memory import Memory, OutputMemory, as_memory
 from fcco._outer import Outer, Shares, takes_index, total
 from fcco._pool import EstimateFrom, Pool
@@ -281,7 +282,7 @@ class CoupledLoss(nn.Module):
             return step({})
         return self._eagerly(step, self.settings(options))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @eager
     def settings(self, options: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return everything that makes a step, by name, in words that are the same in every process.
 
@@ -356,7 +357,7 @@ class CoupledLoss(nn.Module):
         table: Any = self._modules["table"]
         return place(table, self.layout) if self.training and torch.is_grad_enabled() else None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @eager
     def _eagerly(self, step: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Take a step in which ranks exchange messages, which cannot be part of a compiled graph."""
         return step(*arguments)

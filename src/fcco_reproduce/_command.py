@@ -9,7 +9,6 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from fcco._extras import package_of
 from fcco_reproduce._record import command_of, write_records
@@ -36,15 +35,12 @@ study's folder, fcco_reproduce/STUDY; a changed copy, or a file with name = "...
 """
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to ``commands``, the subparsers of ``fcco``."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="experiments, with their tables and figures",
-        description="Run the experiments of a study; write a CSV table and a PNG figure of each, and one HTML page.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def define(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of the command its description and options."""
+    parser.description = (
+        "Run the experiments of a study; write a CSV table and a PNG figure of each, and one HTML page."
     )
+    parser.epilog = EXAMPLES
     parser.add_argument("study", choices=STUDIES, help="; ".join(f"{name}: {what}" for name, what in STUDIES.items()))
     parser.add_argument("--quick", action="store_true", help="small settings: about a minute, and no evidence")
     parser.add_argument("--scale", metavar="NAME", help="a scale of the study's settings; --quick is --scale quick")

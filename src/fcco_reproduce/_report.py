@@ -20,21 +20,18 @@ from fcco_reproduce._study import answer
 from fcco_reproduce._tables import Row, cell, columns
 
 NAME = "report.html"
+EXAMPLES = """examples:
+  fcco report
+  fcco report results/quick results/theory --out both.html
+  fcco report --results RESULTS.md
+"""
 Record = dict[str, Any]
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to ``commands``, the subparsers of ``fcco``."""
-    parser = commands.add_parser(
-        "report",
-        help="one HTML page of results",
-        description="Rebuild the HTML page of what fcco reproduce left: findings, tables, figures, environment.",
-        epilog=(
-            "examples:\n  fcco report\n  fcco report results/quick results/theory --out both.html\n"
-            "  fcco report --results RESULTS.md"
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def define(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of the command its description and options."""
+    parser.description = "Rebuild the HTML page of what fcco reproduce left: findings, tables, figures, environment."
+    parser.epilog = EXAMPLES
     parser.add_argument("folders", nargs="*", type=Path, help="folders of results (default: all in results/)")
     parser.add_argument("--out", type=Path, metavar="PAGE", help="the page (default: report.html in the folder)")
     parser.add_argument(

@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 import pytest
 from PIL import Image
 
-from fcco.cli import main, parser
+from fcco.cli import main
+from fcco_command import parser
 from fcco_reproduce import Finding, Scale, _record, run_study
 from fcco_reproduce._record import command_of, environment, read_records, write_records
 from fcco_reproduce._report import as_html, write_page
@@ -135,9 +136,9 @@ def test_a_command_asks_for_the_same_again():
     """Not for what only says how fast, or whether again."""
     words = ["fcco", "reproduce", "ap", "--config", "a b.toml", "--scale", "paper", "--seeds", "7", "--only", "i"]
     words += ["--out", "x", "--device", "cuda:1"]
-    given = parser().parse_args([*words[1:], "--workers", "1", "--fresh", "--docs", "page.md"])
+    given = parser("reproduce").parse_args([*words[1:], "--workers", "1", "--fresh", "--docs", "page.md"])
     assert command_of(given) == shlex.join(words)
-    assert command_of(parser().parse_args(["reproduce", "ap", "--quick"])) == "fcco reproduce ap --quick"
+    assert command_of(parser("reproduce").parse_args(["reproduce", "ap", "--quick"])) == "fcco reproduce ap --quick"
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

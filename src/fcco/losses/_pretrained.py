@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fcco import distributed
 from fcco._checks import as_rows, check_one_each, whole_number
+from fcco._eager import eager
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_number
 from fcco.functional._inner import OwnTerm
@@ -144,7 +145,7 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         n, n_pos = count_positives(target)
         return cls(n, n_pos, switch, **options)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @eager
     def forward(self, logits: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """Return the loss of a batch from logits, targets and rows, each of shape (B,)."""
         check_floats(logits, "logits", "[B]")

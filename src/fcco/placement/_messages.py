@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fcco._describe import digest
+from fcco._eager import eager
 
 _AVAILABLE = dist.is_available()
 
@@ -200,7 +201,7 @@ class _Gather(torch.autograd.Function):
         return None, None, *back
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@eager
 def gather_batch(
     group: Group, columns: Sequence[Any], settings: Mapping[str, str] | None = None
 ) -> tuple[list[Tensor], slice]:

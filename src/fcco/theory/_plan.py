@@ -38,15 +38,10 @@ _CONSTANTS = {
 _SYMBOLS = {"c_1": "C_1", "c_2_squared": "C_2^2", "c_3_squared": "C_3^2", "c_4": "C_4", "c_5": "C_5"}
 
 
-def add_to(commands: Any) -> None:
-    """Register the command with ``commands``, the subparsers of ``fcco``."""
-    parser = commands.add_parser(
-        "plan",
-        help="print the parameters of every theorem and the complexity of every method",
-        description="Print the parameters that each theorem prescribes, and the paper's Table 1, for given sizes.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def define(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of the command its description and options."""
+    parser.description = "Print the parameters that each theorem prescribes, and the paper's Table 1, for given sizes."
+    parser.epilog = EXAMPLES
     parser.add_argument("--n", type=int, required=True, help="number of rows, that is, of outer examples")
     parser.add_argument("--b1", type=int, required=True, help="B1, the outer batch size")
     parser.add_argument("--b2", type=int, required=True, help="B2, the inner batch size for each outer example")
