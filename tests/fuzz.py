@@ -234,7 +234,9 @@ def may_overflow(name, options):
     """Powers and exponentials whose value itself may be beyond any number."""
     if name in ("PNormPushLoss", "p_norm_push_loss", "Tasks"):
         return True
-    return name in ("PartialAUCLoss", "partial_auc_loss") and options.get("surrogate") == "exp"
+    parts_of_auc = ("AUCLoss", "CVaRPartialAUCLoss", "PartialAUCLoss", "TwoWayPartialAUCLoss")
+    objectives = ("auc_loss", "cvar_partial_auc_loss", "partial_auc_loss", "two_way_partial_auc_loss")
+    return name in (*parts_of_auc, *objectives) and options.get("surrogate") == "exp"
 
 
 def is_finite(loss, gradients, dtype, *, overflow):
@@ -248,7 +250,7 @@ def is_finite(loss, gradients, dtype, *, overflow):
 
 
 def make_loss(case, plan, population):
-    if plan.known or not case.indexed or case.loss in (L.AveragePrecisionLoss, Pretrained):
+    if plan.known or not case.indexed or case.loss in (L.AveragePrecisionLoss, L.CVaRPartialAUCLoss, Pretrained):
         return case.make(population)
     return case.loss(len(population[0][0]), **case.options)
 

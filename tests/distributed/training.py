@@ -14,7 +14,8 @@ from losses.cases import AP, CASES, DEFAULTS, NDCG
 
 N, FEATURES = 13, 3
 SCHEDULED = [case.with_options(temperature=fcco.schedules.Cosine(final=0.2, steps=4)) for case in (AP, NDCG)]
-NO_MOAP = [case for case in DEFAULTS if case.loss in (fcco.losses.GroupDROLoss, fcco.losses.BaselineCoxLoss)]
+SHARED = (fcco.losses.AUCLoss, fcco.losses.GroupDROLoss, fcco.losses.BaselineCoxLoss)
+NO_MOAP = [case for case in DEFAULTS if case.loss in SHARED]
 
 
 class Arguments(torch.nn.Module):

@@ -64,6 +64,35 @@ def partial_auc_loss(scores, target, *, surrogate="squared_hinge", margin=1.0, t
     return np.mean(terms)
 
 
+def auc_loss(scores, target, *, surrogate="squared_hinge", margin=1.0, form="pairwise"):
+    positives, negatives = scores[target > 0], scores[target <= 0]
+    if form == "min_max":  # the minimum over a and b is at the means, the maximum over alpha where its slope is 0
+        alpha = max(margin + negatives.mean() - positives.mean(), 0.0)
+        gap = 2 * alpha * (margin + negatives.mean() - positives.mean()) - alpha**2
+        return np.mean((positives - positives.mean()) ** 2) + np.mean((negatives - negatives.mean()) ** 2) + gap
+    ell = surrogate_of(surrogate, margin)
+    return np.mean([ell(b - a) for a in positives for b in negatives])
+
+
+def cvar_partial_auc_loss(scores, target, *, max_fpr=0.1, top_k=None, surrogate="squared_hinge", margin=1.0):
+    """For every positive by itself, the mean of the k largest losses; the last of them counts in part."""
+    ell = surrogate_of(surrogate, margin)
+    positives, negatives = scores[target > 0], scores[target <= 0]
+    k = max_fpr * len(negatives) if top_k is None else min(top_k, len(negatives))
+    weight = np.clip(k - np.arange(len(negatives)), 0.0, 1.0)
+    return np.mean([weight @ sorted((ell(b - a) for b in negatives), reverse=True) / k for a in positives])
+
+
+def two_way_partial_auc_loss(
+    scores, target, *, surrogate="squared_hinge", margin=1.0, temperature=1.0, positive_temperature=1.0
+):
+    ell = surrogate_of(surrogate, margin)
+    positives, negatives = scores[target > 0], scores[target <= 0]
+    inner = [log_sum_exp([ell(b - a) / temperature for b in negatives]) - math.log(len(negatives)) for a in positives]
+    outer = [temperature / positive_temperature * log_g for log_g in inner]
+    return positive_temperature * (log_sum_exp(outer) - math.log(len(positives)))
+
+
 def nca_loss(embeddings, labels, *, log_likelihood=False):
     log_share, n = [], len(labels)
     for i in range(n):

@@ -13,6 +13,9 @@ PAIRWISE = {
     "nca_loss",
     "contrastive_loss",
     "partial_auc_loss",
+    "auc_loss",
+    "cvar_partial_auc_loss",
+    "two_way_partial_auc_loss",
     "average_precision_loss",
     "p_norm_push_loss",
     "ndcg_loss",
@@ -118,8 +121,18 @@ CONTRASTIVE = [
     for mode in ("two_views", "cross_modal")
     for positive in (False, True)
 ]
+AUC = [
+    Case("auc_loss", binary, {"surrogate": "squared_hinge", "margin": 0.6}),
+    Case("auc_loss", binary, {"surrogate": "sigmoid"}),
+    Case("auc_loss", binary, {"surrogate": "exp"}),
+    Case("auc_loss", binary, {"form": "min_max", "margin": 0.6}),
+    Case("cvar_partial_auc_loss", binary, {"surrogate": "ramp", "max_fpr": 0.3}),
+    Case("cvar_partial_auc_loss", binary, {"surrogate": "exp", "top_k": 3}),
+    Case("two_way_partial_auc_loss", binary, {"temperature": 0.5, "positive_temperature": 0.8}),
+]
 CASES = [
     *BIPARTITE,
+    *AUC,
     *NDCG,
     *CONTRASTIVE,
     Case("nca_loss", classes),

@@ -12,9 +12,8 @@ from fcco.functional._hinges import hinge_sums
 from functional.objectives import CASES, Case, binary, ranking, survival, value_and_gradients
 
 # e^t itself overflows in these, and their value with it.
-OVERFLOWING = [
-    c for c in CASES if c.name in ("p_norm_push_loss", "partial_auc_loss") and c.options["surrogate"] == "exp"
-]
+UNBOUNDED = ("p_norm_push_loss", "partial_auc_loss", "auc_loss", "cvar_partial_auc_loss")
+OVERFLOWING = [c for c in CASES if c.name in UNBOUNDED and c.options.get("surrogate") == "exp"]
 FINITE = [case for case in CASES if case not in OVERFLOWING]
 DTYPES = [torch.float32, torch.float64]
 

@@ -171,6 +171,29 @@ PARTIAL_AUC = Case(
     TABLE,
     exact_options=("surrogate", "margin", "temperature"),
 )
+AUC = Case(
+    losses.AUCLoss,
+    binary,
+    functional.auc_loss,
+    (0,),
+    exact_options=("surrogate", "margin", "form"),
+    indexed=False,
+)
+CVAR = Case(
+    losses.CVaRPartialAUCLoss,
+    binary,
+    functional.cvar_partial_auc_loss,
+    (0,),
+    {"max_fpr": 0.4},
+    exact_options=("surrogate", "margin", "max_fpr"),
+)
+TWO_WAY = Case(
+    losses.TwoWayPartialAUCLoss,
+    binary,
+    functional.two_way_partial_auc_loss,
+    (0,),
+    exact_options=("surrogate", "margin", "temperature", "positive_temperature"),
+)
 NCA = Case(losses.NCALoss, classes, functional.nca_loss, (0,), TABLE, exact_options=("log_likelihood",))
 NCA_LIKELIHOOD = NCA.with_options(log_likelihood=True)
 LIST_NET = Case(losses.ListNetLoss, ranking, functional.list_net_loss, (0, 1), exact_options=("target",))
@@ -203,6 +226,9 @@ DEFAULTS = [
     AP,
     PUSH,
     PARTIAL_AUC,
+    AUC,
+    CVAR,
+    TWO_WAY,
     NCA,
     LIST_NET,
     LIST_MLE,
@@ -247,6 +273,7 @@ REMEMBERING = [
         AP.with_options(surrogate="exp", own_term="exact"),
         PUSH,
         PARTIAL_AUC,
+        CVAR,
         NCA,
         NCA_LIKELIHOOD,
         COX,
@@ -262,6 +289,10 @@ CASES = [
     PUSH.with_options(surrogate="ramp", p=2.5),
     PARTIAL_AUC.with_options(margin=0.6, temperature=0.5),
     PARTIAL_AUC.with_options(surrogate="exp"),
+    AUC,
+    AUC.with_options(form="min_max"),
+    CVAR,
+    TWO_WAY.with_options(surrogate="logistic", temperature=0.5, positive_temperature=0.8),
     NDCG.with_options(surrogate="sigmoid", k=2, sharpness=3.0),
     NCA,
     NCA_LIKELIHOOD,

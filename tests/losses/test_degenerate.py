@@ -9,8 +9,10 @@ import fcco
 from fcco import losses
 from losses.cases import (
     AP,
+    AUC,
     CONTRASTIVE,
     COX,
+    CVAR,
     INDEXED,
     INVARIANT,
     LATENT,
@@ -22,6 +24,7 @@ from losses.cases import (
     PARTIAL_AUC,
     PUSH,
     SOFTMAX,
+    TWO_WAY,
     gradients,
     run,
     same,
@@ -58,6 +61,8 @@ BIPARTITE = [
     PUSH,
     PUSH.with_options(surrogate="squared_hinge"),
     PARTIAL_AUC,
+    CVAR,
+    TWO_WAY,
 ]
 
 
@@ -68,6 +73,20 @@ class TestBipartite:
     def test_one_class_only(self, case, label, count):
         population = case.population()
         check_no_term(case, population, rows_where(population[1][0] == label, count))
+
+    @pytest.mark.parametrize("form", ["pairwise", "min_max"])
+    @pytest.mark.parametrize("label", [0, 1])
+    def test_one_class_only_of_auc(self, form, label):
+        population = AUC.population()
+        rows = rows_where(population[1][0] == label, 3)
+        loss_fn = AUC.make(population, fcco.SOAP(0.3), form=form)
+        for _ in range(2):
+            before = without_step(loss_fn)
+            loss = AUC.call(loss_fn, population, rows)
+            assert loss.item() == 0.0
+            assert not gradients(loss, population)[0].any()
+            assert same(before, without_step(loss_fn))
+            AUC.call(loss_fn, population)
 
     def test_a_positive_by_itself_cannot_stand_for_the_others(self):
         population = AP.population()

@@ -14,8 +14,10 @@ from fcco import losses
 from fcco.functional._surrogates import resolve_surrogate
 from losses.cases import (
     AP,
+    AUC,
     CONTRASTIVE,
     COX,
+    CVAR,
     LATENT,
     LIST_MLE,
     LIST_NET,
@@ -25,6 +27,8 @@ from losses.cases import (
     PUSH,
     SOFTMAX,
     STRATIFIED_COX,
+    TWO_WAY,
+    gradients,
 )
 
 N = 9
@@ -95,18 +99,68 @@ class TestBipartite:
     """3 positives, 6 negatives."""
 
     @pytest.mark.parametrize(
-        "case", [*AVERAGE_PRECISION, PUSH, PUSH.with_options(surrogate="hinge"), PARTIAL_AUC], ids=str
+        "case", [*AVERAGE_PRECISION, PUSH, PUSH.with_options(surrogate="hinge"), PARTIAL_AUC, TWO_WAY], ids=str
     )
     @pytest.mark.parametrize("counts", [(2, 1), (2, 2), (2, 5), (3, 2), (3, 6)], ids=str)
     def test_any_balance(self, case, counts):
         covered, has_term = check_unbiased(case, strata(case, lambda y: y, {1: counts[0], 0: counts[1]}))
         assert torch.equal(covered, has_term)
 
-    @pytest.mark.parametrize("case", [*AVERAGE_PRECISION, PUSH, PARTIAL_AUC], ids=str)
+    @pytest.mark.parametrize("counts", [(1, 2), (2, 5), (3, 6)], ids=str)
+    def test_ranks_among_negatives(self, counts):
+        covered, has_term = check_unbiased(CVAR, strata(CVAR, lambda y: y, {1: counts[0], 0: counts[1]}))
+        assert torch.equal(covered, has_term)
+
+    @pytest.mark.parametrize("case", [*AVERAGE_PRECISION, PUSH, PARTIAL_AUC, CVAR], ids=str)
     def test_batches_of_all_balances(self, case):
         """Drawn from all rows: batches in which a row has no term do not count, and the others are not bent by it."""
         covered, has_term = check_unbiased(case, subsets(4))
         assert torch.equal(covered, has_term)
+
+
+class TestGradientsOfAUC:
+    """With rows that are right, the mean gradient over all batches is that of the objective, on all levels of it."""
+
+    @pytest.mark.parametrize(
+        "case",
+        [
+            AUC,
+            AUC.with_options(surrogate="sigmoid"),
+            AUC.with_options(form="min_max"),
+            CVAR,
+            TWO_WAY,
+            TWO_WAY.with_options(temperature=0.5, positive_temperature=0.8, surrogate="logistic"),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("counts", [(1, 2), (2, 3)], ids=str)
+    def test_any_balance(self, case, counts):
+        population = case.population(n=N)
+        loss_fn = case.make(population, fcco.SOX(1e-6)).double()
+        case.call(loss_fn, population)
+        batches = strata(case, lambda y: y, {1: counts[0], 0: counts[1]})
+        made = [gradients(case.call(copy.deepcopy(loss_fn), population, rows), population)[0] for rows in batches]
+        (wanted,) = gradients(case.objective(population), population)
+        torch.testing.assert_close(torch.stack(made).mean(0), wanted, rtol=1e-9, atol=1e-12)
+
+    def test_value_of_pairs(self):
+        """f is linear, so that a batch needs no row."""
+        population = AUC.population(n=N)
+        batches = strata(AUC, lambda y: y, {1: 2, 0: 2})
+        mean = sum(AUC.call(AUC.make(population), population, rows) for rows in batches) / len(batches)
+        torch.testing.assert_close(mean, AUC.objective(population))
+
+    def test_class_means(self):
+        case = AUC.with_options(form="min_max")
+        population = case.population(n=N)
+        (scores,), (target,) = population
+        wanted = torch.stack([scores[target == 1].mean(), scores[target == 0].mean()]).detach().unsqueeze(0)
+        rows = []
+        for batch in strata(case, lambda y: y, {1: 1, 0: 4}):
+            loss_fn = case.make(population).double()
+            case.call(loss_fn, population, batch)
+            rows.append(loss_fn.table.u)
+        torch.testing.assert_close(torch.stack(rows).mean(0), wanted, rtol=1e-12, atol=1e-13)
 
 
 class TestNeighbours:

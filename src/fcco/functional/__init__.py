@@ -34,7 +34,9 @@ visit
     A training step whose batch contains the row.
 """
 
+from fcco.functional._auc import auc_loss, cvar_partial_auc_loss, two_way_partial_auc_loss
 from fcco.functional._bipartite import average_precision_loss, p_norm_push_loss, partial_auc_loss
+from fcco.functional._inner_auc import cvar_partial_auc_inner
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
 from fcco.functional._inner_likelihood import in_batch_softmax_inner, latent_variable_inner, softmax_inner
 from fcco.functional._inner_listwise import Lists, list_mle_inner, list_net_inner, ndcg_inner
@@ -49,12 +51,15 @@ from fcco.functional._survival import cox_loss
 
 __all__ = [
     "Lists",
+    "auc_loss",
     "average_precision_inner",
     "average_precision_loss",
     "contrastive_inner",
     "contrastive_loss",
     "cox_inner",
     "cox_loss",
+    "cvar_partial_auc_inner",
+    "cvar_partial_auc_loss",
     "group_dro_loss",
     "in_batch_softmax_inner",
     "invariant_logistic_loss",
@@ -75,4 +80,5 @@ __all__ = [
     "partial_auc_loss",
     "softmax_inner",
     "softmax_loss",
+    "two_way_partial_auc_loss",
 ]

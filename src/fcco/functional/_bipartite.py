@@ -29,7 +29,7 @@ def _check(scores: Tensor, target: Tensor, chunk: int | None) -> Tensor:
     return as_mask(target, "target", scores, "scores")
 
 
-def _split(scores: Tensor, target: Tensor, chunk: int | None) -> tuple[Tensor, Tensor]:
+def split_classes(scores: Tensor, target: Tensor, chunk: int | None) -> tuple[Tensor, Tensor]:
     """Check the arguments; return the scores of the positives and of the negatives."""
     positive = _check(scores, target, chunk)
     return scores[positive], scores[~positive]
@@ -213,7 +213,7 @@ def p_norm_push_loss(
     >>> p_norm_push_loss(torch.tensor([1.0, 0.0]), torch.tensor([1, 0]), p=2)  # exp(-1) ** 2
     tensor(0.1353)
     """
-    positives, negatives = _split(scores, target, chunk)
+    positives, negatives = split_classes(scores, target, chunk)
     check_number(p, "p", at_least=1)
     ell = resolve_surrogate(surrogate, margin)
     if len(positives) == 0 or len(negatives) == 0:
@@ -289,7 +289,7 @@ def partial_auc_loss(
     >>> partial_auc_loss(torch.tensor([1.0, 0.0, 1.0]), torch.tensor([1, 0, 0]))  # log((1 + e) / 2)
     tensor(0.6201)
     """
-    positives, negatives = _split(scores, target, chunk)
+    positives, negatives = split_classes(scores, target, chunk)
     check_number(temperature, "temperature", above=0)
     ell = resolve_surrogate(surrogate, margin)
     if len(positives) == 0 or len(negatives) == 0:

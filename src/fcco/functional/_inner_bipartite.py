@@ -29,7 +29,7 @@ from fcco.functional._surrogates import Surrogate, SurrogateLike, resolve_surrog
 from fcco.functional._tensors import at_least_float32
 
 
-def _check(scores: Tensor, target: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor]:
+def check_pool(scores: Tensor, target: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor]:
     """Check the arguments; return the scores and a mask of the positives."""
     # The slope of a squared hinge is twice the difference of two scores. A bounded surrogate accepts any difference.
     check_floats(scores, "scores", "[B]", room=1 if surrogate.bounded else 4)
@@ -96,7 +96,7 @@ def average_precision_inner(
     check_own_term(own_term)
     (scores, target), sides = join((scores, target), rivals, recall)
     ell = resolve_surrogate(surrogate, margin)
-    scores, positive = _check(scores, target, ell)
+    scores, positive = check_pool(scores, target, ell)
     size, positives = population_of(positive, sides) if n is None or n_pos is None else (n, n_pos)
     members = sides.members(positive), sides.members(~positive)
     sums = _log_sums if ell.is_exp else _sums
@@ -228,9 +228,9 @@ def p_norm_push_inner(
     """
     (scores, target), sides = join((scores, target), rivals, recall)
     ell = resolve_surrogate(surrogate, margin)
-    scores, positive = _check(scores, target, ell)
+    scores, positive = check_pool(scores, target, ell)
     rival = sides.members(positive)
-    share, known = _mean_over(rival, 1, sides, scores)
+    share, known = mean_over(rival, 1, sides, scores)
     if ell.is_exp:
         # Only differences matter. Removing a common offset keeps their digits.
         scores = scores - scores.detach().amax()
@@ -240,7 +240,7 @@ def p_norm_push_inner(
     return as_estimate(inner, sides.members_of_mine(~positive) & known, log=ell.is_exp)
 
 
-def _mean_over(rival: Tensor, label: int, sides: Sides, like: Tensor) -> tuple[Tensor, Tensor]:
+def mean_over(rival: Tensor, label: int, sides: Sides, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the weight of each rival in a mean over the class ``label``, and whether the mean is known."""
     expected = sides.recall.expected
     if expected is not None:
@@ -292,9 +292,9 @@ def partial_auc_inner(
     """
     (scores, target), sides = join((scores, target), rivals, recall)
     ell = resolve_surrogate(surrogate, margin)
-    scores, positive = _check(scores, target, ell)
+    scores, positive = check_pool(scores, target, ell)
     rival = sides.members(~positive)
-    share, known = _mean_over(rival, 0, sides, scores)
+    share, known = mean_over(rival, 0, sides, scores)
     own = sides.members_of_mine(positive)
     # ℓ only sees pairs of a positive and a negative. On other pairs it could overflow and cause NaN.
     pairs = own.unsqueeze(1) & rival.unsqueeze(0)

@@ -17,19 +17,23 @@ Notes
 - A saved state only loads into the same loss with the same population; see :func:`fcco.load_anyway`.
 """
 
+from fcco.losses._auc import AUCLoss
 from fcco.losses._baseline_cox import BaselineCoxLoss
 from fcco.losses._bipartite import AveragePrecisionLoss, PartialAUCLoss, PNormPushLoss
 from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses._listwise import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.losses._meta import MAMLLoss
+from fcco.losses._partial_auc import CVaRPartialAUCLoss, TwoWayPartialAUCLoss
 from fcco.losses._pretrained import PretrainedAveragePrecisionLoss
 from fcco.losses._robust import GroupDROLoss, InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss, NCALoss
 from fcco.losses._survival import CoxLoss
 
 __all__ = [
+    "AUCLoss",
     "AveragePrecisionLoss",
     "BaselineCoxLoss",
+    "CVaRPartialAUCLoss",
     "ContrastiveLoss",
     "CoxLoss",
     "GroupDROLoss",
@@ -44,4 +48,5 @@ __all__ = [
     "PartialAUCLoss",
     "PretrainedAveragePrecisionLoss",
     "SoftmaxLoss",
+    "TwoWayPartialAUCLoss",
 ]
