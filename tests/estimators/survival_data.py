@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 
 _FOLDER = Path(__file__).parent / "golden"
-GOLDEN, WEIGHTED = (json.loads((_FOLDER / f"{name}.json").read_text()) for name in ("survival", "weighted_survival"))
+GOLDEN, WEIGHTED, STRATIFIED = (
+    json.loads((_FOLDER / f"{name}survival.json").read_text()) for name in ("", "weighted_", "stratified_")
+)
 TIES = ("breslow", "efron")
 
 

@@ -6,7 +6,7 @@ import torch
 from scipy import sparse
 
 from estimators.survival_data import TIES, columns, make_data
-from fcco.compiled._cox import RiskSets, group, sort_order
+from fcco.compiled._cox import risk_sets, sort_order
 from fcco.estimators import _columns
 from fcco.estimators._columns import SortedRows
 from fcco.estimators._cox_objective import CoxObjective
@@ -17,7 +17,7 @@ from fcco.functional import cox_loss
 def make_objective(x, time, event, ties, penalty=0.0):
     order = sort_order(time, event)
     counts = np.ones(len(time))
-    sets = RiskSets(event[order], *group(time[order], event[order]), ties == "efron", counts)
+    sets = risk_sets(time[order], event[order], ties == "efron", counts)
     return CoxObjective(SortedRows(x, order, counts), sets, np.full(x.shape[1], penalty))
 
 

@@ -1,9 +1,10 @@
 """Sums over risk sets, compiled: the partial likelihood, its gradient and its Hessian after one sort.
 
-With rows by falling time, and within a time the censored first, the events of each distinct time t_k close a group of
-rows, and the risk set of t_k is all rows up to there. Let row j count s_j times, w_j = s_j e^{h_j}, and of group k let
-D_l = rest + c_l tied be the denominators, where ``tied`` is the sum of w over its d events, ``rest`` the sum over all
-rows before them, and c_l = 1 (Breslow) or 1 - l/d (Efron), l = 0 ... d - 1. With r_k the mean of s over these events,
+With rows by stratum, then by falling time, and within a time the censored first, the events of each distinct time t_k
+close a group of rows, and the risk set of t_k is all rows of its stratum up to there. Let row j count s_j times, w_j =
+s_j e^{h_j}, and of group k let D_l = rest + c_l tied be the denominators, where ``tied`` is the sum of w over its d
+events, ``rest`` the sum over all rows before them, and c_l = 1 (Breslow) or 1 - l/d (Efron), l = 0 ... d - 1. With r_k
+the mean of s over these events,
 
     F = Σ_k r_k Σ_l log D_l - Σ_events s h,    ∇F = Σ_j (a_j - s_j E_j) x_j,
     ∇²F = Σ_j a_j x_j x_jᵀ - Σ_k r_k Σ_l m_l m_lᵀ,    m_l = (rest_1 + c_l tied_1) / D_l,
@@ -37,6 +38,7 @@ class RiskSets(NamedTuple):
     ends: Array  # [K]: where they, and the group, end
     efron: bool
     counts: Array  # [n], positive: s, how often each row counts
+    fresh: Array  # [K] of bool: whether a stratum begins with the group
 
 
 class Sums(NamedTuple):
@@ -52,28 +54,45 @@ class Sums(NamedTuple):
     left: Array  # and q = left tied_1
 
 
-def sort_order(time: Array, event: Array) -> Array:
-    """Rows by falling time, within a time the censored first."""
-    censored_first = np.argsort(event, kind="stable")
-    return censored_first[np.argsort(-time[censored_first], kind="stable")]
+def sort_order(time: Array, event: Array, stratum: Array | None = None) -> Array:
+    """Rows by stratum, within it by falling time, within a time the censored first."""
+    order = np.argsort(event, kind="stable")
+    order = order[np.argsort(-time[order], kind="stable")]
+    return order if stratum is None else order[np.argsort(stratum[order], kind="stable")]
+
+
+def risk_sets(time: Array, event: Array, efron: bool, counts: Array, stratum: Array | None = None) -> RiskSets:
+    """The groups of sorted rows."""
+    stratum = np.zeros(len(time), np.int64) if stratum is None else stratum
+    firsts, ends, fresh = _group(time, event, stratum)
+    return RiskSets(event, firsts, ends, efron, counts, fresh)
+
+
+def group(time: Array, event: Array) -> tuple[Array, Array]:
+    """Of sorted rows of one stratum, where the events of each group begin and end."""
+    return _group(time, event, np.zeros(len(time), np.int64))[:2]
 
 
 @njit(cache=True)
-def group(time: Array, event: Array) -> tuple[Array, Array]:
-    """Of sorted rows, where the events of each group begin and end; a last group without events may follow."""
+def _group(time: Array, event: Array, stratum: Array) -> tuple[Array, Array, Array]:
+    """Of sorted rows, where the events of each group begin and end, and whether the group is the first of its stratum.
+
+    The last group of a stratum may have no events.
+    """
     n, count = len(time), 0
-    firsts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
+    firsts, ends, fresh = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.bool_)
     end = 0
     while end < n:
-        first = end
-        while first < n and not event[first]:
+        first = begin = end
+        while first < n and not event[first] and stratum[first] == stratum[begin]:
             first += 1
         end = first
-        while end < n and event[end] and time[end] == time[first]:
+        while end < n and event[end] and time[end] == time[first] and stratum[end] == stratum[begin]:
             end += 1
         firsts[count], ends[count] = first, end
+        fresh[count] = begin == 0 or stratum[begin] != stratum[begin - 1]
         count += 1
-    return firsts[:count].copy(), ends[:count].copy()
+    return firsts[:count].copy(), ends[:count].copy(), fresh[:count].copy()
 
 
 @njit()
@@ -110,6 +129,8 @@ def weigh(h: Array, sets: RiskSets, weight: Array, sums: Sums) -> float:
     loss, rest, unit, begin = 0.0, 0.0, h[0], 0
     for k in range(len(sets.ends)):
         first, end = sets.firsts[k], sets.ends[k]
+        if sets.fresh[k]:
+            rest, unit = 0.0, h[begin]
         peak = unit
         for j in range(begin, end):
             peak = max(peak, h[j])
@@ -135,6 +156,21 @@ def weigh(h: Array, sets: RiskSets, weight: Array, sums: Sums) -> float:
 
 
 @njit(cache=True)
+def share_groups(log_rest: Array, log_tied: Array, tied: Array, efron: bool, sums: Sums) -> float:
+    """Set the sums of each group, given those over its events, over the rest of its risk set, and its deaths.
+
+    Returns F without its linear part.
+    """
+    loss = 0.0
+    for k in range(len(tied)):
+        unit = max(log_rest[k], log_tied[k])
+        rest, events = math.exp(log_rest[k] - unit), math.exp(log_tied[k] - unit)
+        sums.unit[k], sums.total[k] = unit, rest + events
+        loss += sums.deaths[k] * unit + _share(rest, events, tied[k], efron, k, sums)
+    return loss
+
+
+@njit(cache=True)
 def pass_through(sets: RiskSets, weight: Array, sums: Sums, hazard: Array) -> None:
     """Set a, the hazard that each row has passed through, earliest groups first."""
     passed, unit = 0.0, sums.unit[-1]
@@ -146,6 +182,8 @@ def pass_through(sets: RiskSets, weight: Array, sums: Sums, hazard: Array) -> No
         passed += sums.hazard[k]
         for j in range(sets.ends[k - 1] if k else 0, sets.firsts[k]):
             hazard[j] = weight[j] * passed
+        if sets.fresh[k] and k:
+            passed, unit = 0.0, sums.unit[k - 1]
 
 
 @njit(cache=True)
@@ -184,7 +222,8 @@ def scale_rows(
                     means[used, c] = left * running[1, c]
                 used += 1
         k += 1
-        change = math.exp(sums.unit[k - 1] - sums.unit[k]) if k < len(sets.ends) else 1.0
+        ended = k == len(sets.ends) or sets.fresh[k]
+        change = 0.0 if ended else math.exp(sums.unit[k - 1] - sums.unit[k])
         for c in range(d):
             running[0, c] = (running[0, c] + running[1, c]) * change
             running[1, c] = 0.0

@@ -10,6 +10,9 @@ from scipy import linalg
 
 from fcco.estimators._columns import Array
 from fcco.estimators._cox_objective import CoxObjective
+from fcco.estimators._cox_truncated import TruncatedCoxObjective
+
+Likelihood = CoxObjective | TruncatedCoxObjective
 
 _NOISE = 1e-13  # of a Hessian of standardised features, as a difference of two sums of order 1
 _COLLINEAR = 1e-13  # share of the largest eigenvalue below which a direction is one that no risk set varies in
@@ -32,7 +35,7 @@ class Fit:
 
 
 def newton(
-    objective: CoxObjective, start: Array, *, max_iter: int, tol: float, report: Callable[[int, float], None]
+    objective: Likelihood, start: Array, *, max_iter: int, tol: float, report: Callable[[int, float], None]
 ) -> Fit:
     """Minimise the objective by Newton's method with step-halving.
 
@@ -49,7 +52,7 @@ def newton(
         report: is told the number, from 1, and the objective of each iterate.
     """
     # Small weights make for a small likelihood, which is not to end any sooner.
-    scale = max(objective.events, float(objective.sets.event.sum()))
+    scale = max(objective.events, float(objective.event.sum()))
     at_zero = _Point(objective, np.zeros_like(start))
     basis = whiten(at_zero.hessian)
     point = at_zero
@@ -78,7 +81,7 @@ def newton(
 class _Point:
     """An iterate, with the objective and its derivatives there."""
 
-    def __init__(self, objective: CoxObjective, w: Array, value: float | None = None) -> None:
+    def __init__(self, objective: Likelihood, w: Array, value: float | None = None) -> None:
         self.w, self.value = w, objective.value(w) if value is None else value
         self.gradient, self.hessian = objective.derivatives()
 
@@ -106,7 +109,7 @@ def _clipped(matrix: Array) -> tuple[Array, Array]:
     return np.maximum(values, 1e-15), vectors
 
 
-def _search(objective: CoxObjective, point: _Point, step: Array) -> _Point | None:
+def _search(objective: Likelihood, point: _Point, step: Array) -> _Point | None:
     """The end of the step, halved until the objective does not rise."""
     limit = point.value + _NOISE * max(1.0, abs(point.value))
     for halvings in range(_HALVINGS):
@@ -117,7 +120,7 @@ def _search(objective: CoxObjective, point: _Point, step: Array) -> _Point | Non
     return None
 
 
-def _endless(objective: CoxObjective, information: Array, basis: Array, step: Array, converged: bool) -> Array | None:
+def _endless(objective: Likelihood, information: Array, basis: Array, step: Array, converged: bool) -> Array | None:
     """A direction in which the likelihood has a supremum only, or None.
 
     There the curvature falls like e^-t and so does the gradient, hence Newton's steps keep their length while what
@@ -134,13 +137,12 @@ def _endless(objective: CoxObjective, information: Array, basis: Array, step: Ar
     return step if _rises_for_ever(objective, step) else None
 
 
-def _rises_for_ever(objective: CoxObjective, step: Array) -> bool:
+def _rises_for_ever(objective: Likelihood, step: Array) -> bool:
     """Whether every event stands highest in its risk set along the step, and there is no penalty."""
     if objective.penalty.any():
         return False
-    along, sets = objective.rows.linear(step), objective.sets
-    highest = np.repeat(np.maximum.accumulate(along)[sets.ends - 1], sets.ends - sets.firsts)
-    return bool((highest - along[sets.event]).max() <= _SAME * np.ptp(along))
+    along = objective.rows.linear(step)
+    return bool((objective.highest_at_risk(along) - along[objective.event]).max() <= _SAME * np.ptp(along))
 
 
 def _covariance(information: Array, basis: Array, events: float) -> Array:

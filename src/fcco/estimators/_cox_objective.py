@@ -18,7 +18,7 @@ class CoxObjective:
     """
 
     def __init__(self, rows: SortedRows, sets: RiskSets, penalty: Array) -> None:
-        self.rows, self.sets, self.penalty = rows, sets, penalty
+        self.rows, self.sets, self.penalty, self.event = rows, sets, penalty, sets.event
         self.events = float(sets.counts[sets.event].sum())
         n, groups = len(sets.event), len(sets.ends)
         self.weight, self.hazard = np.empty(n), np.empty(n)
@@ -53,7 +53,22 @@ class CoxObjective:
         gradient, hessian = gradient / self.events, hessian / self.events
         return gradient + self.penalty * self.w, hessian + np.diag(self.penalty)
 
-    def log_baseline(self) -> Array:
-        """Logarithm of Breslow's hazard at each distinct event time, latest first, for h = 0."""
-        kept = self.sets.ends > self.sets.firsts
-        return np.log(self.sums.deaths[kept] / self.sums.total[kept]) - self.sums.unit[kept]
+    def highest_at_risk(self, values: Array) -> Array:
+        """The largest value in the risk set of each event."""
+        sets, highest = self.sets, np.empty_like(values)
+        begins = np.flatnonzero(sets.fresh)
+        starts = np.where(begins > 0, sets.ends[begins - 1], 0)
+        for begin, end in zip(starts, [*starts[1:], len(values)], strict=True):
+            np.maximum.accumulate(values[begin:end], out=highest[begin:end])
+        return np.repeat(highest[sets.ends - 1], sets.ends - sets.firsts)
+
+    def log_baseline(self, time: Array) -> tuple[Array, Array, Array]:
+        """Stratum, time and logarithm of Breslow's hazard at each distinct event time, rising, for h = 0.
+
+        Strata are numbered in the order of the rows, whose times are given.
+        """
+        kept = np.flatnonzero(self.sets.ends > self.sets.firsts)
+        times, stratum = time[self.sets.firsts[kept]], np.cumsum(self.sets.fresh)[kept] - 1
+        hazard = np.log(self.sums.deaths[kept] / self.sums.total[kept]) - self.sums.unit[kept]
+        rising = np.lexsort((times, stratum))
+        return stratum[rising], times[rising], hazard[rising]

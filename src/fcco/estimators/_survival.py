@@ -12,14 +12,16 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fcco.compiled import OUTERS, SURROGATES, WHOLE, ClassSampler, Objective, compiling, new_update
-from fcco.compiled._concordance import count_pairs
-from fcco.compiled._cox import RiskSets, group, sort_order
+from fcco.compiled._concordance import PairCounts, count_pairs
+from fcco.compiled._cox import risk_sets, sort_order
 from fcco.estimators._columns import SortedRows, linear
-from fcco.estimators._cox_newton import Fit, newton
+from fcco.estimators._cox_baseline import BaselineMixin
+from fcco.estimators._cox_newton import Fit, Likelihood, newton
 from fcco.estimators._cox_objective import CoxObjective
+from fcco.estimators._cox_truncated import TruncatedCoxObjective
 from fcco.estimators._descent import Descent, StepPlan, Steps
 from fcco.estimators._progress import LossCurveMixin, Progress, warn_user
-from fcco.estimators._survival_data import as_survival, framed, summarise, wants_frame
+from fcco.estimators._survival_data import Cohort, as_entry, as_labels, as_survival, summarise
 from fcco.estimators._validation import (
     Array,
     check_parameters,
@@ -35,7 +37,7 @@ _TIES = ("breslow", "efron")
 _LOOK_AHEAD = 8  # iterations of Newton's method which tell whether a likelihood has a maximum near by
 
 
-class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
+class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     r"""Cox's proportional hazards: a log risk, linear in the features, from times some of which are censored.
 
     .. math:: F(w) = \frac{1}{n_E} \sum_{i : E_i = 1} \log \sum_{j : T_j \ge T_i} e^{w^T (x_j - x_i)}
@@ -51,6 +53,11 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     ``y`` is a structured array of event and time, as scikit-survival's; or two columns (time, event) in this order,
     or, in a data frame, named so; or one-dimensional: times, all of events. Only the order of times matters to the
     coefficients, and times may be negative.
+
+    ``strata`` of ``fit`` gives every stratum a baseline hazard of its own: risk sets are those of a stratum, and the
+    coefficients are common to all. With ``entry``, a row is at risk in (entry, time], as in R's survival and lifelines
+    (left truncation): an event at the very time of its entry does not see it. Both need method="exact". Late entries
+    make an iteration some times slower, and take memory for a dense X.
 
     ``sample_weight`` of ``fit``, with method="exact" only, counts a row as often as it says. With Breslow's ties a
     weight of 2 is the same as the row twice, for the standard errors and the baseline too. Efron's ties are weighted as
@@ -110,7 +117,9 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
     unique_times_ : ndarray of shape (n_times,)
         All times in the training data, of events and of censoring, rising.
     baseline_cumulative_hazard_ : ndarray of shape (n_times,)
-        Breslow's estimate at these times.
+        Breslow's estimate at these times, of shape (n_strata, n_times) with strata.
+    strata_ : ndarray of shape (n_strata,) or None
+        The distinct strata of the training data, sorted.
     loss_curve_ : list of float
         F at each iterate of Newton's method, or after each pass.
     n_iter_, n_features_in_, feature_names_in_, learning_rate_
@@ -171,7 +180,14 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         self.verbose = verbose
 
     @show_weights_where_taken
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any = None,
+        strata: Any = None,
+        entry: Any = None,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -182,6 +198,10 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             Times and events; see the description of the class.
         sample_weight : array-like of shape (n_samples,), optional
             How often each row counts; a row of weight 0 is left out. Only method="exact" supports weights.
+        strata : array-like of shape (n_samples,), optional
+            The stratum of each row, of numbers, strings or categories. Only method="exact" supports strata.
+        entry : array-like of shape (n_samples,), optional
+            The time at which each row enters, below the row's own time. Only method="exact" supports entries.
 
         Returns
         -------
@@ -190,12 +210,15 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If there is no event, or if a parameter, X, y or a weight is invalid.
+            If there is no event, or if a parameter, X, y, a weight, a stratum or an entry is invalid.
         TypeError
-            If the method does not support sparse X, or ``sample_weight``.
+            If the method does not support sparse X, ``sample_weight``, ``strata`` or ``entry``.
         """
         self._check_parameters()
         refuse_weights(self, sample_weight)
+        for name, given in (("strata", strata), ("entry", entry)):
+            if given is not None and not self._exact:
+                raise TypeError(f'CoxRegressor.fit does not support {name} with method={self.method!r}; use "exact"')
         before = getattr(self, "coef_", None) if self.warm_start else None
         if not self._exact:
             refuse_sparse(X, self.method)
@@ -206,25 +229,40 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         time, event = as_survival(y)
         check_consistent_length(x, time)
         counts = check_weights(sample_weight, len(time))
+        labels = None if strata is None else as_labels(strata, len(time))
+        cohort = Cohort(time, event, counts, labels, None if entry is None else as_entry(entry, time))
         if not (kept := counts > 0.0).all():
-            x, time, event, counts = (part[kept] for part in (x, time, event, counts))
-        if not event.any():
-            raise ValueError(f"y has no event: all {len(time)} times are censored")
+            x, cohort = x[kept], cohort.rows(kept)
+        if not cohort.event.any():
+            raise ValueError(f"y has no event: all {len(cohort.time)} times are censored")
+        self.strata_ = None
+        if cohort.stratum is not None:
+            self.strata_, codes = np.unique(cohort.stratum, return_inverse=True)
+            cohort = cohort._replace(stratum=codes)
         with compiling("CoxRegressor", self.verbose):
-            self._fit(x, time, event, counts, before)
+            self._fit(x, cohort, before)
         return self
 
-    def _fit(self, x: Any, time: Array, event: Array, counts: Array, before: Array | None) -> None:
-        order = sort_order(time, event)
-        rows = SortedRows(x, order, counts)
-        sets = RiskSets(event[order], *group(time[order], event[order]), self.ties == "efron", counts[order])
-        objective = CoxObjective(rows, sets, self.alpha * rows.scale**-2.0)
+    def _fit(self, x: Any, cohort: Cohort, before: Array | None) -> None:
+        time, event, counts, stratum, _ = cohort
+        order = sort_order(time, event, stratum)
+        rows, ordered = SortedRows(x, order, counts), cohort.rows(order)
         start = np.zeros(x.shape[1]) if before is None else before * rows.spread
+        penalty, efron = self.alpha * rows.scale**-2.0, self.ties == "efron"
+        if ordered.entry is not None:
+            numbers = np.zeros(len(time), np.int64) if ordered.stratum is None else ordered.stratum
+            times = np.stack([ordered.entry, ordered.time])
+            late = TruncatedCoxObjective(rows, times, ordered.event, numbers, efron, ordered.counts, penalty)
+            self._fit_newton(late, start)
+            self._set_baseline(time, *late.log_baseline())
+            return
+        sets = risk_sets(ordered.time, ordered.event, efron, ordered.counts, ordered.stratum)
+        objective = CoxObjective(rows, sets, penalty)
         if self._exact:
             self._fit_newton(objective, start)
         else:
             self._fit_descent(x, time, event, objective, start)
-        self._set_baseline(objective, time, time[order][sets.firsts[sets.firsts < sets.ends]])
+        self._set_baseline(time, *objective.log_baseline(ordered.time))
 
     @property
     def _exact(self) -> bool:
@@ -238,7 +276,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         if self.tol is not None:
             check_number(self.tol, "tol, if not None,", at_least=0.0)
 
-    def _fit_newton(self, objective: CoxObjective, start: Array) -> None:
+    def _fit_newton(self, objective: Likelihood, start: Array) -> None:
         def report(number: int, value: float) -> None:
             if self.verbose:
                 print(f"[CoxRegressor] iteration {number:3d}  objective {value:.10g}")
@@ -272,7 +310,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         else:
             self._warn_endless(endless)
 
-    def _set_coefficients(self, objective: CoxObjective, fit: Fit) -> None:
+    def _set_coefficients(self, objective: Likelihood, fit: Fit) -> None:
         scale = objective.rows.scale
         self.coef_ = fit.w / scale
         with np.errstate(invalid="ignore"):
@@ -291,18 +329,6 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             "risk sets without error, and the coefficients have no finite optimum; set alpha > 0"
         )
 
-    def _set_baseline(self, objective: CoxObjective, time: Array, event_times: Array) -> None:
-        log_hazard = np.logaddexp.accumulate(objective.log_baseline()[::-1])
-        self.unique_times_ = np.unique(time)
-        self._log_baseline = _at(self.unique_times_, event_times[::-1], log_hazard)
-
-    @property
-    def baseline_cumulative_hazard_(self) -> Array:
-        """Breslow's estimate of the cumulative hazard of a row at the mean, at ``unique_times_``."""
-        check_is_fitted(self)
-        with np.errstate(over="ignore"):
-            return np.exp(self._log_baseline)
-
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the log risk of each row relative to a row at the mean of the training data: coefᵀ (x - mean).
 
@@ -313,7 +339,7 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         x = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         return linear(x, self.coef_) - self.mean_ @ self.coef_
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any, sample_weight: Any = None, strata: Any = None) -> float:  # noqa: N803
         """Return Harrell's concordance index of the predictions, with ties as in scikit-survival; O(n log n).
 
         Parameters
@@ -323,6 +349,8 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
             Times and events, as in :meth:`fit`.
         sample_weight : array-like of shape (n_samples,), optional
             A pair of rows counts as often as the product of their weights says.
+        strata : array-like of shape (n_samples,), optional
+            If given, only pairs of the same stratum are compared, as in lifelines.
 
         Returns
         -------
@@ -332,49 +360,16 @@ class CoxRegressor(LossCurveMixin, RegressorMixin, BaseEstimator):
         risk = self.predict(X)
         time, event = as_survival(y)
         check_consistent_length(risk, time)
-        index = count_pairs(time, event, risk, check_weights(sample_weight, len(time))).concordance
+        weight = check_weights(sample_weight, len(time))
+        parts = [np.arange(len(time))]
+        if strata is not None:
+            codes = np.unique(as_labels(strata, len(time)), return_inverse=True)[1]
+            parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+        counted = [count_pairs(time[own], event[own], risk[own], weight[own]) for own in parts]
+        index = PairCounts(*np.sum(counted, axis=0)).concordance
         if np.isnan(index):
             warnings.warn("no two of these times can be compared", UndefinedMetricWarning, stacklevel=2)
         return index
-
-    def predict_cumulative_hazard_function(
-        self,
-        X: Any,  # noqa: N803
-        times: Any = None,
-        as_frame: bool | None = None,
-    ) -> Any:
-        """Return cumulative hazards, step functions of time: Breslow's baseline times the risk.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-        times : array-like of shape (n_times,), optional
-            Where to evaluate them. By default this is ``unique_times_``, which can be many numbers. The hazard is 0
-            before the first time of the training data, and constant after the last.
-        as_frame : bool, optional
-            Whether to return a data frame whose columns are times; lifelines returns the transpose. By default it is a
-            frame if pandas is installed.
-
-        Returns
-        -------
-        DataFrame or ndarray of shape (n_samples, n_times)
-        """
-        risk = self.predict(X)
-        times = self.unique_times_ if times is None else np.atleast_1d(np.asarray(times, dtype=np.float64))
-        if times.ndim != 1 or np.isnan(times).any():
-            raise ValueError(f"times must be one-dimensional and not NaN; got {times}")
-        with np.errstate(over="ignore"):
-            hazard = np.exp(risk[:, None] + _at(times, self.unique_times_, self._log_baseline))
-        return framed(hazard, X, times) if wants_frame(as_frame) else hazard
-
-    def predict_survival_function(
-        self,
-        X: Any,  # noqa: N803
-        times: Any = None,
-        as_frame: bool | None = None,
-    ) -> Any:
-        """Return the probability to live beyond each time; see :meth:`predict_cumulative_hazard_function`."""
-        return np.exp(-self.predict_cumulative_hazard_function(X, times, as_frame))
 
     @property
     def summary(self) -> Any:
@@ -412,8 +407,3 @@ def cox_plan(time: Array, event: Array, batch_size: int, method: str, gamma: flo
 
 def _silent(number: int, value: float) -> None:
     """Report nothing."""
-
-
-def _at(times: Array, steps: Array, values: Array) -> Array:
-    """A step function of logarithms, that of 0 before its first step."""
-    return np.concatenate([[-np.inf], values])[np.searchsorted(steps, times, side="right")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,66 @@ def _by_role(columns: dict[Any, Any], default: int) -> tuple[Any, Any]:
     else:
         event = default
     return arrays[1 - event], arrays[event]
+
+
+class Cohort(NamedTuple):
+    """The rows of a fit, without their features."""
+
+    time: Array
+    event: Array  # of bool
+    counts: Array  # how often each row counts
+    stratum: Array | None  # integers 0 ... without gaps
+    entry: Array | None
+
+    def rows(self, which: Array) -> Cohort:
+        """Some of the rows."""
+        return Cohort(*(None if part is None else part[which] for part in self))  # type: ignore[arg-type]
+
+
+def as_labels(strata: Any, n: int) -> Array:
+    """The strata of n rows, [n], of any type that can be sorted.
+
+    Raises:
+        ValueError: not one stratum for each row, or a missing one.
+    """
+    labels = np.asarray(strata)
+    if labels.shape != (n,):
+        raise ValueError(f"strata must have one stratum for each row, the shape ({n},); got {labels.shape}")
+    missing = np.flatnonzero([label is None or label != label for label in labels.tolist()])
+    if len(missing):
+        raise ValueError(f"strata must not be missing; got {labels[missing[0]]} at position {missing[0]}")
+    return labels
+
+
+def as_codes(strata: Any, n: int, known: Array) -> Array:
+    """The place of each stratum among those that are known.
+
+    >>> as_codes(["b", "a", "b"], 3, np.array(["a", "b"]))
+    array([1, 0, 1])
+    """
+    labels = as_labels(strata, n)
+    codes = np.searchsorted(known, labels).clip(max=len(known) - 1)
+    strange = np.flatnonzero(known[codes] != labels)
+    if len(strange):
+        place = strange[0]
+        raise ValueError(f"strata must be among those of the fit, strata_; got {labels[place]!r} at position {place}")
+    return codes
+
+
+def as_entry(entry: Any, time: Array) -> Array:
+    """Times of entry, [n] in float64; -inf for rows that have always been there.
+
+    Raises:
+        ValueError: not one for each row, or one that is not below the row's time.
+    """
+    entry = check_array(entry, ensure_2d=False, dtype=np.float64, ensure_all_finite=False, input_name="entry")
+    if entry.shape != time.shape:
+        raise ValueError(f"entry must have one time for each row, the shape {time.shape}; got {entry.shape}")
+    late = np.flatnonzero(~(entry < time))
+    if len(late):
+        place = late[0]
+        raise ValueError(f"entry must be below the row's time, {time[place]}; got {entry[place]} at position {place}")
+    return entry
 
 
 def wants_frame(as_frame: bool | None) -> bool:

@@ -145,8 +145,9 @@ def _leave_in_turn(h: Tensor, rest: Tensor, tied: Tensor) -> Tensor:
     order = tied.argsort(stable=True)
     earlier = torch.empty_like(order)
     earlier[order] = torch.arange(len(order), device=order.device) - (size.cumsum(0) - size)[tied[order]]
-    together = segment_logsumexp(h, tied, len(size))[tied]
-    return torch.logaddexp(rest, together + torch.log1p(-widen(earlier) / size[tied]))
+    left = segment_logsumexp(h, tied, len(size))[tied] + torch.log1p(-widen(earlier) / size[tied])
+    alone = rest == -math.inf  # where logaddexp has no second derivative
+    return torch.where(alone, left, torch.logaddexp(rest.masked_fill(alone, 0.0), left))
 
 
 def _truncated(h: Tensor, time: Tensor, seen: Tensor, group: Tensor, entry: Tensor, *, efron: bool) -> Tensor:
