@@ -138,6 +138,6 @@ def test_own_rule_is_compared(run):
 
 
 def test_solvers_train_a_module(run):
-    start, *trained = [last_number(line) for line in run("train_module_with_solver", "--steps", 60)]
+    start, *trained = [last_number(line) for line in run("train_module_with_solver", "--steps", 300)]
     assert len(trained) == 3
     assert max(trained) < start
