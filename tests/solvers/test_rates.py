@@ -1,6 +1,7 @@
 """Rates that are not given are those of the theorems."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -169,3 +170,19 @@ def test_the_safeguard_can_be_turned_off(method):
     plain, _ = exponential()
     on, off = (fcco.solve(plain, **options, safeguard=on).weights for on in (True, False))
     assert torch.equal(on, off)
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_a_factor_for_practice(scale):
+    chosen = theory.sox(PROBLEM.constants, **SCALE, gap=GAP)
+    (stage,) = stages_of("sox", accuracy=Accuracy(0.1, scale=scale))
+    assert stage.lr == pytest.approx(scale * chosen.lr)
+    assert stage.gamma == pytest.approx(min(scale * chosen.gamma, 1.0))
+    assert stage.beta == pytest.approx(min(scale * chosen.beta, 1.0))
+    assert stage.steps == math.ceil(chosen.steps / scale)
+
+
+def test_warns_if_the_optimum_is_out_of_reach():
+    with pytest.warns(UserWarning, match="3 steps with lr = .* means that a minimiser is at least") as caught:
+        fcco.solve(PROBLEM, steps=3, **SIZES, accuracy=Accuracy(0.1))
+    assert caught[0].filename == __file__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -296,9 +297,29 @@ def _one_stage(problem: Problem, name: str, options: SolveOptions, theorem: Theo
             raise ValueError(f"{needs}: no theorem of the paper chooses it")
         if options.accuracy is None:
             raise ValueError(f"{needs}, or accuracy=Accuracy(epsilon) so that the theorem can choose")
-        chosen = theorem(problem, name, options, options.accuracy)
+        chosen = theorem(problem, name, options, options.accuracy).scaled(options.accuracy.scale)
         values.update({argument: getattr(chosen, argument) for argument in missing})
+        _warn_if_out_of_reach(problem, options, options.accuracy, values["lr"], values["steps"])
     return Stage(**values)
+
+
+def _warn_if_out_of_reach(
+    problem: Problem, options: SolveOptions, accuracy: Accuracy, lr: StepSize, steps: int
+) -> None:
+    """Warn if w cannot travel as far as a minimiser is away: F falls by at most C_f C_g for each unit of the way."""
+    c, gap = problem.constants, accuracy.gap
+    if gap is None and problem.optimum is not None and problem.is_exact:
+        gap = _gap(problem, accuracy, 0.0)
+    if c is None or gap is None or callable(lr):
+        return
+    reach = lr * steps * c.c_f * c.inner_slope(options.inner_batch)
+    distance = gap / (c.c_f * c.c_g)
+    if reach < distance:
+        warnings.warn(
+            f"{steps} steps with lr = {lr:.3g} move w by about {reach:.3g} at most, but F(start) - min F = {gap:.3g} "
+            f"means that a minimiser is at least {distance:.3g} away: take more steps, or Accuracy(scale=...)",
+            stacklevel=6,
+        )
 
 
 def _check_covered(theorem: str, options: SolveOptions, *arguments: str) -> None:
@@ -329,7 +350,7 @@ def _theorem_2(problem: Problem, name: str, options: SolveOptions, convexifier: 
         weight_decay=convexifier,
         **_sizes(problem, options, accuracy),
     )
-    return as_stages(chosen)
+    return as_stages(stage.scaled(accuracy.scale) for stage in chosen)
 
 
 def _theorem_3(problem: Problem, name: str, options: SolveOptions, accuracy: Accuracy) -> Parameters:

@@ -148,6 +148,9 @@ class Accuracy:
         convex.
     diameter : float, optional
         The diameter of the set that is projected onto, for Theorem 3.
+    scale : float, default=1.0
+        A factor for practice: the theorem's rates are multiplied by it, and its number of steps is divided by it. See
+        :meth:`fcco.theory.Parameters.scaled`. The guarantee of the theorem holds for ``scale=1`` only.
 
     Raises
     ------
@@ -159,7 +162,7 @@ class Accuracy:
     Examples
     --------
     >>> Accuracy(0.1, mu=0.5)
-    Accuracy(epsilon=0.1, gap=None, mu=0.5, radius=None, diameter=None)
+    Accuracy(epsilon=0.1, gap=None, mu=0.5, radius=None, diameter=None, scale=1.0)
     """
 
     epsilon: float
@@ -167,11 +170,12 @@ class Accuracy:
     mu: float | None = None
     radius: float | None = None
     diameter: float | None = None
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None or field.name == "epsilon":
+            if value is not None or field.name in ("epsilon", "scale"):
                 check = non_negative if field.name == "gap" else positive
                 object.__setattr__(self, field.name, check(field.name, value))
         if self.mu is not None and self.radius is not None:

@@ -79,7 +79,9 @@ def solve(
         rule has a rate of its own.
     accuracy : solvers.Accuracy, optional
         The accuracy to reach. The theorem of the method then chooses those of ``steps``, ``lr``, ``beta`` and
-        ``gamma`` that are not given. This needs ``problem.constants``.
+        ``gamma`` that are not given. This needs ``problem.constants``. What is given replaces the theorem's value and
+        does not change the others: with fewer ``steps`` than the theorem's, the rates are still those of the long run,
+        and its guarantee does not hold. A warning says if w cannot reach a minimiser in these steps.
     projection : callable, optional
         Maps w to the nearest point of a closed convex set :math:`\Omega`. See :mod:`fcco.projections`.
     regulariser : projections.Regulariser, optional

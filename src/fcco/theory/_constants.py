@@ -92,6 +92,31 @@ class Parameters:
     lr: float
     steps: int
 
+    def scaled(self, factor: float) -> Parameters:
+        """Return parameters for practice: all rates times ``factor``, and the number of steps divided by it.
+
+        beta and gamma are at most 1. The theorems bound the worst case, so on most problems their rates can be larger
+        by orders of magnitude. What comes out is no longer covered by the theorem.
+
+        Parameters
+        ----------
+        factor : float
+            A positive number.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the factor is not a positive number.
+
+        Examples
+        --------
+        >>> Parameters(beta=0.02, gamma=0.1, lr=0.001, steps=9000).scaled(20)
+        Parameters(beta=0.4, gamma=1.0, lr=0.02, steps=450)
+        """
+        factor = positive("factor", factor)
+        beta, gamma = min(factor * self.beta, 1.0), min(factor * self.gamma, 1.0)
+        return Parameters(beta, gamma, factor * self.lr, math.ceil(self.steps / factor))
+
 
 def smallest(*bounds: tuple[float, float]) -> float:
     """Return the smallest of fractions (numerator, denominator). A fraction with denominator 0 counts as infinite."""
