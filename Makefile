@@ -37,6 +37,7 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/estimators.py
 	$(BIN)/python benchmarks/distributed.py
+	$(BIN)/python benchmarks/scale_simulation.py
 	$(BIN)/python benchmarks/startup.py
 
 bench-applications: .venv/.dev

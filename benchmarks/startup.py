@@ -63,7 +63,7 @@ def report(rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What starting costs.")
     parser.add_argument("--quick", action="store_true", help="a single round, to see that it runs")
-    report(1 if parser.parse_args().quick else 9)
+    report(1 if parser.parse_args().quick else 5)
 
 
 if __name__ == "__main__":

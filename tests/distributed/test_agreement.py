@@ -2,10 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
-import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +10,10 @@ from test_behaviour import LABELS, N, features, message_of
 
 import fcco
 from fcco import distributed, losses, schedules
+from harness.ranks import SUBJECTS, dealt_rows
+from harness.traffic import recording
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "distributed.py"
+RANKED = 64
 TIMES, EVENTS = torch.arange(N).double(), torch.arange(N) % 2 == 0
 
 
@@ -215,18 +213,17 @@ def masked(rank, world, sharded):
     return loss.detach() / world, inner.grad / world, loss_fn.table.full().u, loss_fn.table.full().visits
 
 
-def traffic(rank, world):
-    """Messages and bytes of a step of this rank, and what the formulas of the docs say."""
-    spec = importlib.util.spec_from_file_location("traffic_of_ranks", BENCHMARK)
-    benchmark = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    counted = []
-    for name, (_, kind) in benchmark.KINDS.items():
-        sizes = benchmark.Sizes(**{**vars(kind), "ranks": world, "batch": 8})
+def traffic(rank, world, batch=16):
+    """What a step of this rank sends, message by message, and what the formulas of docs/scale.md say."""
+    made = {}
+    for name, subject in SUBJECTS.items():
         for sharded in (False, True):
-            formula = sizes.messages(sharded), sizes.bytes(sharded)
-            counted.append((name, sharded, benchmark.count(rank, world, name, sharded, 8, 2), formula))
-    return counted
+            loss_fn = distributed.configure(subject.make(RANKED), sharded=sharded)
+            with recording() as sent:
+                for _ in range(2):
+                    subject.step(loss_fn, dealt_rows(batch, world, RANKED))
+            made[name, sharded] = [message for message, _ in sent], 2 * subject.sizes.step(world, batch, sharded)
+    return made
 
 
 FAILING = [
@@ -322,10 +319,10 @@ def test_a_mask_counts_over_all_ranks(ranks, sharded):
     assert torch.equal(table[1], MASK)
 
 
-def test_traffic_is_as_documented(ranks):
-    for counts in zip(*(rank["traffic"] for rank in ranks), strict=True):
-        name, sharded, _, (messages, size) = counts[0]
-        assert [count[2][0] for count in counts] == [messages] * 2, name
-        sent = sum(count[2][1] for count in counts) / 2
-        # Which rows a rank owns is chance.
-        assert math.isclose(sent, size, rel_tol=0.5 if sharded else 0), name
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_traffic_is_as_documented(ranks, name, sharded):
+    """Message by message and byte by byte, where every rank keeps equally many of a batch's rows."""
+    for rank in ranks:
+        sent, formulas = rank["traffic"][name, sharded]
+        assert sent == formulas

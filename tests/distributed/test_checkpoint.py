@@ -67,16 +67,9 @@ def same(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A folder of checkpoints made on two ranks; of either kind, the state saved and the state some steps later."""
-    folder = tmp_path_factory.mktemp("saved")
-    return folder, run_ranks(both_kinds, 2, save, folder)[0]
-
-
-@pytest.mark.parametrize("world", [4, 1, 3])
-def test_saved_on_two_ranks_resumed_on_any_number(saved, world):
-    folder, kinds = saved
+@pytest.mark.parametrize("world", [1, 3])
+def test_saved_on_two_ranks_resumed_on_any_number(ranks, world):
+    folder, kinds = ranks[0]["checkpoints"]
     for rank in run_ranks(both_kinds, world, resume, folder):
         for (state, later), (from_dcp, from_file, ended) in zip(kinds, rank, strict=True):
             assert state["0.table.step"] == 5
@@ -97,19 +90,23 @@ def save_and_go_on(rank, world, folder):
     return bool((loaded.table.u == 1.0).all())
 
 
-def test_an_asynchronous_save_does_not_tear(tmp_path):
-    assert all(run_ranks(save_and_go_on, 2, tmp_path))
+def everything(rank, world, folder):
+    """Of either kind of table, the state that is saved and the state some steps later; and two runs that save."""
+    whole, asynchronous = Path(folder, "whole"), Path(folder, "asynchronous")
+    whole.mkdir(exist_ok=True)
+    return {
+        "checkpoints": (folder, both_kinds(rank, world, save, folder)),
+        "asynchronous": save_and_go_on(rank, world, asynchronous),
+        "undisturbed": elastic.train(whole),
+    }
 
 
-def undisturbed(rank, world, folder):
-    return elastic.train(folder)
+def test_an_asynchronous_save_does_not_tear(ranks):
+    assert all(rank["asynchronous"] for rank in ranks)
 
 
-def test_a_killed_rank_comes_back(tmp_path):
+def test_a_killed_rank_comes_back(ranks, tmp_path):
     """By SIGKILL, between two checkpoints: torchrun starts all ranks again, and they end as if nothing had been."""
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    killed.mkdir()
-    whole.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
     command += [
         "--rdzv-backend=c10d",
@@ -121,11 +118,11 @@ def test_a_killed_rank_comes_back(tmp_path):
     own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment = {**os.environ, **own}
     done = subprocess.run(
-        [*command, elastic.__file__, str(killed), "8"], env=environment, capture_output=True, text=True, timeout=150
+        [*command, elastic.__file__, str(tmp_path), "8"], env=environment, capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stderr
-    restarts, weights, state = torch.load(killed / "end.pt", weights_only=True)
-    expected_weights, expected_state = run_ranks(undisturbed, 2, whole)[0]
+    restarts, weights, state = torch.load(tmp_path / "end.pt", weights_only=True)
+    expected_weights, expected_state = ranks[0]["undisturbed"]
     assert restarts == "1"
     assert torch.equal(weights, expected_weights)
     assert same(state, expected_state)

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 from training import Arguments, N, own_parts, train, wrapped
 
@@ -138,7 +137,7 @@ def refused(rank):
     return said, cases.same(cases.state(loss_fn), before)
 
 
-def everything(rank, world):
+def everything(rank, world, folder):
     made = {}
     for name, (case, rule, ways) in RUNS.items():
         made[name] = [training(rank, world, case, rule, **way) for way in ways]
@@ -146,12 +145,12 @@ def everything(rank, world):
     made["apart"] = [apart(rank, world, RUNS[name][0]) for name in ("cox exact", "push")]
     made["within"] = within(rank, world, RUNS["nca"][0])
     made["refused"] = refused(rank)
-    return made
+    return {"memory": made}
 
 
 @pytest.fixture(scope="module")
-def two():
-    return run_ranks(everything, 2)
+def two(ranks):
+    return [rank["memory"] for rank in ranks]
 
 
 def close(one, other):

@@ -2,12 +2,14 @@
 
 import test_agreement
 import test_behaviour
+import test_checkpoint
+import test_shared_memory
 import test_tools
 
 
 def everything(rank, world, folder):
     """By name, what came of it on this rank."""
     made = {}
-    for module in (test_behaviour, test_tools, test_agreement):
+    for module in (test_behaviour, test_tools, test_agreement, test_shared_memory, test_checkpoint):
         made |= module.everything(rank, world, folder)
     return made
