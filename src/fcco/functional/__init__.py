@@ -1,4 +1,4 @@
-"""The objectives of all applications as pure functions.
+"""The objectives of all applications as pure functions, and metrics.
 
 Each objective has the form F = mean_i f_i(g_i). It comes in two kinds of functions.
 
@@ -7,6 +7,9 @@ Each objective has the form F = mean_i f_i(g_i). It comes in two kinds of functi
   both forward and backward.
 - ``*_inner`` estimates the inner values g_i from the examples of a batch and, optionally, from further rivals. It
   returns an :class:`fcco.Estimate`, which you can pass on to your own :class:`fcco.CoupledLoss`.
+
+Names without such an ending are metrics, such as :func:`roc_auc`, and :func:`as_one_vs_rest`. A metric has no gradient,
+takes O(n log n), and is NaN if it is not defined.
 
 The losses of :mod:`fcco.losses` use the ``*_inner`` functions to estimate the exact objectives from mini-batches.
 
@@ -36,6 +39,7 @@ visit
 
 from fcco.functional._auc import auc_loss, cvar_partial_auc_loss, two_way_partial_auc_loss
 from fcco.functional._bipartite import average_precision_loss, p_norm_push_loss, partial_auc_loss
+from fcco.functional._classes import as_one_vs_rest
 from fcco.functional._inner_auc import cvar_partial_auc_inner
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
 from fcco.functional._inner_likelihood import in_batch_softmax_inner, latent_variable_inner, softmax_inner
@@ -45,15 +49,26 @@ from fcco.functional._inner_survival import cox_inner
 from fcco.functional._likelihood import latent_variable_loss, softmax_loss
 from fcco.functional._listwise import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._meta import maml_loss
+from fcco.functional._metrics import (
+    average_precision,
+    concordance_index,
+    ndcg,
+    precision_at_k,
+    recall_at_k,
+    roc_auc,
+)
 from fcco.functional._robust import group_dro_loss, invariant_logistic_loss
 from fcco.functional._similarity import contrastive_loss, nca_loss
 from fcco.functional._survival import cox_loss
 
 __all__ = [
     "Lists",
+    "as_one_vs_rest",
     "auc_loss",
+    "average_precision",
     "average_precision_inner",
     "average_precision_loss",
+    "concordance_index",
     "contrastive_inner",
     "contrastive_loss",
     "cox_inner",
@@ -72,12 +87,16 @@ __all__ = [
     "maml_loss",
     "nca_inner",
     "nca_loss",
+    "ndcg",
     "ndcg_inner",
     "ndcg_loss",
     "p_norm_push_inner",
     "p_norm_push_loss",
     "partial_auc_inner",
     "partial_auc_loss",
+    "precision_at_k",
+    "recall_at_k",
+    "roc_auc",
     "softmax_inner",
     "softmax_loss",
     "two_way_partial_auc_loss",

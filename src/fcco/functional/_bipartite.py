@@ -112,7 +112,7 @@ def average_precision_loss(
         raise ValueError(
             f"surrogate must be positive at 0 for average precision; got {ell.name}, which is {own_term} there"
         )
-    weight = _check_weight(weight, scores)
+    weight = as_weight(weight, scores)
     own, rivals = positive & (weight > 0), ~positive & (weight > 0)
     if not bool(own.any()):
         return graph_zero(scores)
@@ -121,7 +121,7 @@ def average_precision_loss(
     return -share(scaled[own], scaled[rivals], weight[own], weight[rivals]).to(scores.dtype)
 
 
-def _check_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
+def as_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
     """Check the weights of the examples and return them in float64, by default 1."""
     if weight is None:
         return widen(torch.ones_like(scores))

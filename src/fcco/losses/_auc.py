@@ -155,8 +155,9 @@ class AUCLoss(Loss):
         known = labels.positive.any(0) & labels.negative.any(0)
         if self.form == "pairwise":
             return SharedEstimate(self._mean_of_pairs(scores, labels), known)
-        largest = torch.finfo(scores.dtype).max ** 0.5 / 8
-        refuse_where("scores", scores.detach(), scores.detach().abs() > largest, "so small that squares are finite")
+        # Later batches may be in single precision, and meet the row that this one leaves.
+        too_large = scores.detach().abs() > torch.finfo(torch.float32).max ** 0.5 / 8
+        refuse_where("scores", scores.detach(), too_large, "so small that squares are finite in float32")
         shares = torch.stack([_shares(part, scores) for part in labels], 2)
         inner = (scores.unsqueeze(2) * shares).sum(0)
         centre = inner.detach()
