@@ -38,10 +38,9 @@ def test_one_graph_without_breaks(case):
     compiled_equals_eager(case, backend="aot_eager")
 
 
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("rule", [fcco.SOX(0.3), fcco.MOAP(0.3)], ids=str)
-def test_inductor(rule, log):
-    compiled_equals_eager((rule, log, 2), backend="inductor")
+@pytest.mark.parametrize("case", [(fcco.SOX(0.3), True, 2), (fcco.MOAP(0.3), False, 2)], ids=case_id)
+def test_inductor(case):
+    compiled_equals_eager(case, backend="inductor")
 
 
 def test_steps_do_not_recompile():

@@ -157,19 +157,18 @@ def test_refuses_sparse_gradients():
         lambda params: torch.optim.SGD(params, lr=0.05),
         lambda params: torch.optim.SGD(params, lr=0.005, momentum=0.9, nesterov=True),
         lambda params: torch.optim.Adam(params, lr=0.02),
-        lambda params: torch.optim.AdamW(params, lr=0.02, weight_decay=0.0),
     ],
-    ids=["MovingAverageSGD", "SGD", "SGD-momentum", "Adam", "AdamW"],
+    ids=["MovingAverageSGD", "SGD", "SGD-momentum", "Adam"],
 )
 def test_any_optimizer_reaches_the_optimum(make_optimizer):
-    """Within 0.06 of the optimum in w after 3,000 steps of 5 rows x 2 draws; the start is 1.7 away."""
+    """Within 0.06 of the optimum in w after 1,500 steps of 5 rows x 2 draws; the start is 1.7 away."""
     problem = LeastSquaresProblem(noise=0.5)
     loss_fn = fcco.CoupledLoss(problem.outer, problem.n, rule=fcco.SOX(gamma=0.1))
     w = torch.zeros(problem.d, dtype=torch.float64, requires_grad=True)
     optimizer = make_optimizer([w])
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3000)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1500)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(3000):
+    for _ in range(1500):
         rows = torch.randperm(problem.n, generator=generator)[:5]
         optimizer.zero_grad()
         loss_fn(problem.inner(w, rows, 2, generator), rows).backward()
