@@ -34,8 +34,6 @@ def data():
 @parametrize_with_checks(
     [
         ListwiseRanker(),
-        ListwiseRanker("listmle", method="bsgd", random_state=0),
-        ListwiseRanker("ndcg"),
         ListwiseRanker("ndcg", method="soap", random_state=0),
     ]
 )

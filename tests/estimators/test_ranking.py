@@ -34,8 +34,6 @@ def data():
 @parametrize_with_checks(
     [
         PNormPushClassifier(),
-        PNormPushClassifier(method="soap", random_state=0),
-        AveragePrecisionClassifier(),
         AveragePrecisionClassifier(method="sox", random_state=0),
     ]
 )
