@@ -39,6 +39,7 @@ ROUTES = [
     ("lists", ("qid",), ("qid",)),
 ]
 SPLITS = KFold(3)
+WAYS = [("cross_val_score", False), ("GridSearchCV", True)]
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +92,7 @@ def by_tool(tool, model, data, names):
     return [search.cv_results_[f"split{k}_test_score"][0] for k in range(3)]
 
 
-@pytest.mark.parametrize("tool", ["cross_val_score", "GridSearchCV"])
-@pytest.mark.parametrize("piped", [False, True], ids=["alone", "in a pipeline"])
+@pytest.mark.parametrize(("tool", "piped"), WAYS, ids=["alone", "in a pipeline"])
 @pytest.mark.parametrize(("name", "fit", "score"), ROUTES)
 def test_model_selection_with_routing(name, fit, score, piped, tool, data):
     with sklearn.config_context(enable_metadata_routing=True):
@@ -102,8 +102,7 @@ def test_model_selection_with_routing(name, fit, score, piped, tool, data):
     np.testing.assert_allclose(found, by_hand(MODELS[name], piped, fit, score, data), rtol=1e-9)
 
 
-@pytest.mark.parametrize("tool", ["cross_val_score", "GridSearchCV"])
-@pytest.mark.parametrize("piped", [False, True], ids=["alone", "in a pipeline"])
+@pytest.mark.parametrize(("tool", "piped"), WAYS, ids=["alone", "in a pipeline"])
 @pytest.mark.parametrize("name", MODELS)
 def test_model_selection_without_routing(name, piped, tool, data):
     model = MODELS[name]
