@@ -1,12 +1,12 @@
 """A step's traffic on 8 to 1,024 ranks, next to the all-reduce of the gradient: a simulation of docs/scale.md.
 
-    python benchmarks/scale_simulation.py [--batch 256] [--latency 1e-5] [--bandwidth 12.5e9] [--picture FILE] [--check]
+    python benchmarks/scale_simulation.py [--batch 256] [--latency 1e-5] [--bandwidth 12.5e9] [--check 2 4]
 
 The messages are those of `harness/traffic.py`, which the tests compare with a run, byte by byte. Each takes k - 1
 rounds (a ring, or an exchange by pairs), and a round takes latency + bytes / bandwidth. A gradient of P weights in
 single precision is reduced in a ring of 2 (k - 1) rounds. Nothing overlaps in this model.
 
-`--check` fits latency and bandwidth to plain collectives of 2 and 4 ranks on this machine, over gloo, and compares the
+`--check` fits latency and bandwidth to plain collectives of so many ranks on this machine, over gloo, and compares the
 predicted time of a step's messages with the measured one. With fewer cores than ranks, the ranks wait for each other.
 """
 
@@ -170,11 +170,12 @@ def draw(batch: int, path: Path) -> None:
 
 
 def ping(rank: int, world: int, kind: Kind, part: int, rounds: int) -> list[float]:
-    """Return the seconds of plain collectives with ``part`` bytes for each rank."""
-    rows, one_each = torch.zeros(world, part, dtype=torch.uint8), [1] * world
+    """Return the seconds of plain collectives with ``part`` bytes for each rank, and work in between as in a step."""
+    rows, one_each, work = torch.zeros(world, part, dtype=torch.uint8), [1] * world, torch.ones(256, 256)
     with recording() as seen:
         for _ in range(rounds):
             dist.barrier()
+            work @ work
             if kind == "all_gather":
                 getattr(dist, GATHER)(torch.empty_like(rows.flatten()), rows[0])
             else:
@@ -213,18 +214,17 @@ def fit(world: int, rounds: int) -> Network:
     return Network(float(latency), 1 / max(float(per_byte), 1e-15))
 
 
-def check(batch: int, rounds: int) -> None:
+def check(world: int, batch: int, rounds: int) -> None:
     """Compare predicted and measured times of a step's messages on this machine."""
-    for world in (2, 4):
-        network = fit(world, rounds)
-        print(f"\n{world} ranks: latency {network.latency * 1e6:.0f} us, bandwidth {network.bandwidth / 1e6:.0f} MB/s")
-        print(f"{'':<34}{'predicted ms':>14}{'measured ms':>13}{'ratio':>8}")
-        jobs = [(name, sharded, batch, rounds) for name in SUBJECTS for sharded in (False, True)]
-        for (name, sharded, *_), ranks in zip(jobs, run_ranks(step_seconds, world, jobs), strict=True):
-            measured = float(shortest(ranks).sum())
-            predicted = network.seconds(SUBJECTS[name].sizes.step(world, batch, sharded), world)
-            label = f"{name}, {'sharded' if sharded else 'replicated'}"
-            print(f"{label:<34}{predicted * 1e3:>14.2f}{measured * 1e3:>13.2f}{predicted / measured:>8.2f}")
+    network = fit(world, rounds)
+    print(f"\n{world} ranks: latency {network.latency * 1e6:.0f} us, bandwidth {network.bandwidth / 1e6:.0f} MB/s")
+    print(f"{'':<34}{'predicted ms':>14}{'measured ms':>13}{'ratio':>8}")
+    jobs = [(name, sharded, batch, rounds) for name in SUBJECTS for sharded in (False, True)]
+    for (name, sharded, *_), ranks in zip(jobs, run_ranks(step_seconds, world, jobs), strict=True):
+        measured = float(shortest(ranks).sum())
+        predicted = network.seconds(SUBJECTS[name].sizes.step(world, batch, sharded), world)
+        label = f"{name}, {'sharded' if sharded else 'replicated'}"
+        print(f"{label:<34}{predicted * 1e3:>14.2f}{measured * 1e3:>13.2f}{predicted / measured:>8.2f}")
 
 
 def main() -> None:
@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=1e-5, help="seconds of a round (default: 1e-5)")
     parser.add_argument("--bandwidth", type=float, default=12.5e9, help="bytes a second of a rank (default: 12.5e9)")
     parser.add_argument("--picture", type=Path, help="draw the bytes into this file")
-    parser.add_argument("--check", action="store_true", help="compare with 2 and 4 ranks on this machine")
+    parser.add_argument("--check", type=int, nargs="+", default=[], help="compare with so many ranks on this machine")
     parser.add_argument("--rounds", type=int, default=50, help="of --check (default: 50)")
     given = parser.parse_args()
     print_bytes(given.batch)
@@ -241,8 +241,8 @@ def main() -> None:
     print_crossings(given.batch)
     if given.picture is not None:
         draw(given.batch, given.picture)
-    if given.check:
-        check(given.batch, given.rounds)
+    for ranks in given.check:
+        check(ranks, given.batch, given.rounds)
 
 
 if __name__ == "__main__":
