@@ -117,6 +117,15 @@ def test_watch_table_reports_and_advises(run, tmp_path):
     assert any((tmp_path / "log").iterdir())
 
 
+def test_neural_survival_draws_curves_of_data_that_it_makes_up(run, tmp_path, monkeypatch):
+    monkeypatch.delenv("FCCO_DATA", raising=False)
+    first, *methods, _ = run("neural_survival", "--quick", "--figure", tmp_path / "curves.png")
+    assert first.startswith("made-up data: 1500 patients")
+    assert [line.split()[0] for line in methods] == ["in-batch", "CoxLoss", "CoxRegressor"]
+    assert max(map(last_number, methods)) < 0.25
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
 def test_engine_benchmark_runs(capsys):
     benchmark = runpy.run_path(str(EXAMPLES.parent / "benchmarks" / "engine.py"))
     benchmark["against_no_table"](64, 2, fcco.SOX(0.1), compiled=False, rounds=1, repeats=1)

@@ -18,7 +18,7 @@ from fcco.estimators import CoxRegressor
 from fcco.estimators._columns import SortedRows
 from fcco.estimators._cox_objective import CoxObjective
 from fcco.estimators._cox_truncated import TruncatedCoxObjective
-from fcco.functional import cox_loss
+from fcco.functional import baseline_hazard, cox_loss
 
 
 def given(name, kind):
@@ -131,6 +131,19 @@ def test_weights_are_repetitions():
     np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-8)
     np.testing.assert_allclose(weighted.standard_error_, repeated.standard_error_, rtol=1e-8)
     np.testing.assert_allclose(weighted.baseline_cumulative_hazard_, repeated.baseline_cumulative_hazard_, rtol=1e-8)
+
+
+def test_baselines_are_those_of_the_functional_interface():
+    x, time, event, stratum, entry = cohort()
+    model = CoxRegressor().fit(x, columns(time, event), strata=stratum, entry=entry)
+    known = (torch.from_numpy(part) for part in (model.predict(x), time, event, stratum, entry))
+    baseline = baseline_hazard(*known)
+    for k in range(3):
+        own = baseline.strata.numpy() == k
+        places = np.searchsorted(model.unique_times_, baseline.times.numpy()[own])
+        np.testing.assert_allclose(
+            model.baseline_cumulative_hazard_[k][places], baseline.hazard.numpy()[own], rtol=1e-9
+        )
 
 
 def test_entries_before_all_events_change_nothing():

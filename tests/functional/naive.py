@@ -174,6 +174,20 @@ def contrastive_loss(first, second, *, temperature=0.1, mode="two_views", includ
     return np.mean(terms)
 
 
+def robust_contrastive_loss(first, second, *, temperature=0.1, rho=1.0):
+    return temperature * (contrastive_loss(first, second, temperature=temperature) + rho)
+
+
+def supervised_contrastive_loss(embeddings, labels, *, temperature=0.1):
+    unit, terms = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True), []
+    for i in range(len(labels)):
+        logits = {j: unit[i] @ unit[j] / temperature for j in range(len(labels)) if j != i}
+        positives = [logit for j, logit in logits.items() if labels[j] == labels[i]]
+        if positives:
+            terms.append(log_sum_exp(list(logits.values())) - log_sum_exp(positives))
+    return np.mean(terms)
+
+
 def invariant_logistic_loss(scores, target):
     signs = np.where(target > 0, 1.0, -1.0)
     return np.mean([np.logaddexp(0.0, -b * np.mean(row)) for b, row in zip(signs, scores, strict=True)])

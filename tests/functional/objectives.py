@@ -12,6 +12,8 @@ NAMES = ("ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp")
 PAIRWISE = {
     "nca_loss",
     "contrastive_loss",
+    "robust_contrastive_loss",
+    "supervised_contrastive_loss",
     "partial_auc_loss",
     "auc_loss",
     "cvar_partial_auc_loss",
@@ -135,6 +137,8 @@ CASES = [
     *AUC,
     *NDCG,
     *CONTRASTIVE,
+    Case("robust_contrastive_loss", views, {"temperature": 0.5, "rho": 0.3}),
+    Case("supervised_contrastive_loss", classes, {"temperature": 0.5}),
     Case("nca_loss", classes),
     Case("nca_loss", classes, {"log_likelihood": True}),
     Case("list_net_loss", ranking),

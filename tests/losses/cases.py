@@ -218,6 +218,21 @@ CONTRASTIVE = Case(
     options=TABLE,
     exact_options=("mode", "include_positive", "temperature"),
 )
+ROBUST_CONTRASTIVE = Case(
+    losses.RobustContrastiveLoss,
+    views,
+    functional.robust_contrastive_loss,
+    options={"rho": 0.3, "temperature": 0.5, "lr": 0.0, "rule": fcco.SOAP(0.5)},  # temperatures that stay
+    exact_options=("mode", "include_positive", "temperature", "rho"),
+)
+SUPERVISED_CONTRASTIVE = Case(
+    losses.SupervisedContrastiveLoss,
+    classes,
+    functional.supervised_contrastive_loss,
+    (0,),
+    {**TABLE, "temperature": 0.5},
+    exact_options=("temperature",),
+)
 INVARIANT = Case(losses.InvariantLogisticLoss, observations, functional.invariant_logistic_loss)
 GROUP_DRO = Case(losses.GroupDROLoss, grouped, functional.group_dro_loss, indexed=False, exact_options=("temperature",))
 GROUP_DRO_AT_RANDOM = replace(GROUP_DRO, known=(0,))
@@ -302,6 +317,9 @@ CASES = [
     LATENT,
     CONTRASTIVE,
     CONTRASTIVE.with_options(mode="cross_modal"),
+    ROBUST_CONTRASTIVE,
+    ROBUST_CONTRASTIVE.with_options(mode="cross_modal", include_positive=True),
+    SUPERVISED_CONTRASTIVE,
     INVARIANT,
     GROUP_DRO.with_options(temperature=0.3),
     *REMEMBERING,

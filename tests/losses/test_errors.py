@@ -22,6 +22,8 @@ NAMES = {
     losses.LatentVariableLoss: ["log_likelihood", "log_weight"],
     losses.SoftmaxLoss: ["target_logit", "sampled_logits"],
     losses.ContrastiveLoss: ["first", "second"],
+    losses.RobustContrastiveLoss: ["first", "second"],
+    losses.SupervisedContrastiveLoss: ["embeddings", "labels"],
     losses.GroupDROLoss: ["losses", "group"],
     losses.ListNetLoss: ["scores", "relevance", "query"],
     losses.ListMLELoss: ["scores", "relevance", "query"],

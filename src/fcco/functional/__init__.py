@@ -9,7 +9,8 @@ Each objective has the form F = mean_i f_i(g_i). It comes in two kinds of functi
   returns an :class:`fcco.Estimate`, which you can pass on to your own :class:`fcco.CoupledLoss`.
 
 Names without such an ending are metrics, such as :func:`roc_auc`, and :func:`as_one_vs_rest`. A metric has no gradient,
-takes O(n log n), and is NaN if it is not defined.
+takes O(n log n), and is NaN if it is not defined. For survival models, :func:`baseline_hazard` and
+:func:`survival_function` lead from log-hazards to curves, and :func:`brier_score` says how good these are.
 
 The losses of :mod:`fcco.losses` use the ``*_inner`` functions to estimate the exact objectives from mini-batches.
 
@@ -40,6 +41,7 @@ visit
 from fcco.functional._auc import auc_loss, cvar_partial_auc_loss, two_way_partial_auc_loss
 from fcco.functional._bipartite import average_precision_loss, p_norm_push_loss, partial_auc_loss
 from fcco.functional._classes import as_one_vs_rest
+from fcco.functional._contrastive_variants import robust_contrastive_loss, supervised_contrastive_loss
 from fcco.functional._inner_auc import cvar_partial_auc_inner
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
 from fcco.functional._inner_likelihood import in_batch_softmax_inner, latent_variable_inner, softmax_inner
@@ -60,14 +62,24 @@ from fcco.functional._metrics import (
 from fcco.functional._robust import group_dro_loss, invariant_logistic_loss
 from fcco.functional._similarity import contrastive_loss, nca_loss
 from fcco.functional._survival import cox_loss
+from fcco.functional._survival_curves import (
+    BaselineHazard,
+    baseline_hazard,
+    brier_score,
+    integrated_brier_score,
+    survival_function,
+)
 
 __all__ = [
+    "BaselineHazard",
     "Lists",
     "as_one_vs_rest",
     "auc_loss",
     "average_precision",
     "average_precision_inner",
     "average_precision_loss",
+    "baseline_hazard",
+    "brier_score",
     "concordance_index",
     "contrastive_inner",
     "contrastive_loss",
@@ -77,6 +89,7 @@ __all__ = [
     "cvar_partial_auc_loss",
     "group_dro_loss",
     "in_batch_softmax_inner",
+    "integrated_brier_score",
     "invariant_logistic_loss",
     "latent_variable_inner",
     "latent_variable_loss",
@@ -96,8 +109,11 @@ __all__ = [
     "partial_auc_loss",
     "precision_at_k",
     "recall_at_k",
+    "robust_contrastive_loss",
     "roc_auc",
     "softmax_inner",
     "softmax_loss",
+    "supervised_contrastive_loss",
+    "survival_function",
     "two_way_partial_auc_loss",
 ]

@@ -179,7 +179,7 @@ def contrastive_inner(
     first: Tensor,
     second: Tensor,
     *,
-    temperature: float,
+    temperature: float | Tensor,
     mode: str,
     include_positive: bool,
     n: int | None = None,
@@ -198,8 +198,8 @@ def contrastive_inner(
         One view, or modality, of each example.
     second : Tensor of shape (B, d)
         The other view or modality.
-    temperature : float
-        The temperature τ.
+    temperature : float or Tensor
+        The temperature τ: a number, a tensor of one, or a tensor of shape (B, 2), of each anchor.
     mode : {"two_views", "cross_modal"}
         With "two_views", the candidates are both views of all other examples. With "cross_modal", they are only those
         of the other modality.
@@ -227,16 +227,35 @@ def contrastive_inner(
     --------
     fcco.losses.ContrastiveLoss : The loss that uses this estimate.
     """
+    options = (mode, include_positive, n, own_term)
+    return contrast(first, second, temperature, *options, rows, rivals, recall)[0]
+
+
+def contrast(
+    first: Tensor,
+    second: Tensor,
+    temperature: float | Tensor,
+    mode: str,
+    include_positive: bool,
+    n: int | None,
+    own_term: OwnTerm,
+    rows: Tensor | None,
+    rivals: Sequence[Tensor] | None,
+    recall: Recall | None = None,
+    *,
+    with_slopes: bool = False,
+) -> tuple[Estimate, Tensor | None]:
+    """Return the estimate of :func:`contrastive_inner` and, if asked for, -τ times the slope of log g in τ, (B, 2)."""
     check_own_term(own_term)
     (first, second), sides = join((first, second), rivals, recall)
     a, b = directions(first, second)
     own_a, own_b, their_a, their_b = sides.mine(a), sides.mine(b), sides.theirs(a), sides.theirs(b)
-    across = product(own_a, their_b.T) / temperature
-    blocks_of = [[across], [across.T if sides.own is None else product(own_b, their_a.T) / temperature]]
+    across = product(own_a, their_b.T)
+    blocks_of = [[across], [across.T if sides.own is None else product(own_b, their_a.T)]]
     if mode == "two_views":
-        blocks_of[0].append(product(own_a, their_a.T) / temperature)
-        blocks_of[1].append(product(own_b, their_b.T) / temperature)
-    positive = (own_a * own_b).sum(1, keepdim=True) / temperature if sides.recall.apart else None
+        blocks_of[0].append(product(own_a, their_a.T))
+        blocks_of[1].append(product(own_b, their_b.T))
+    positive = (own_a * own_b).sum(1, keepdim=True) if sides.recall.apart else None
     positive = across.diagonal().unsqueeze(1) if positive is None else positive
     everyone, views = torch.ones_like(a[:, 0], dtype=torch.bool), len(blocks_of[0])
     expected = sides.recall.expected
@@ -251,15 +270,31 @@ def contrastive_inner(
     held = sides.recall.held
     of_pool = drawn if held is None else ((held.sum() - 1) * views).to(a.dtype).expand_as(drawn)
     candidates = of_pool if own_term == "sampled" or n is None else torch.full_like(drawn, (n - 1) * views)
-    columns = []
-    for blocks in blocks_of:
-        logits = torch.cat([block - positive for block in blocks], 1)
-        log_mean = masked_logsumexp(logits, other.repeat(1, views)) - drawn.clamp(min=1).log()
+    columns, slopes, taus = [], [], _of_anchors(temperature, a, sides)
+    for blocks, tau in zip(blocks_of, taus, strict=True):
+        logits = torch.cat([block - positive for block in blocks], 1) / tau
+        log_weight = -drawn.clamp(min=1).log()
+        log_mean = masked_logsumexp(logits, other.repeat(1, views)) + log_weight
         if include_positive:
             log_sum = torch.logaddexp(log_mean + candidates.log(), torch.zeros_like(log_mean))
-            log_mean = log_sum - candidates.log1p()
+            log_mean, log_weight = log_sum - candidates.log1p(), log_weight + candidates.log() - candidates.log1p()
         columns.append(log_mean)
-    return as_estimate(torch.stack(columns, 1), known, log=True)
+        if with_slopes:
+            held = logits.detach().masked_fill(~other.repeat(1, views), -math.inf)
+            share = (held + (log_weight - log_mean.detach()).unsqueeze(1)).exp()
+            slopes.append((share * held.clamp(min=torch.finfo(held.dtype).min)).sum(1))
+    return as_estimate(torch.stack(columns, 1), known, log=True), torch.stack(slopes, 1) if slopes else None
+
+
+def _of_anchors(temperature: float | Tensor, like: Tensor, sides: Sides) -> Sequence[float | Tensor]:
+    """Return the temperature of either view as the anchor: a number, or a tensor that broadcasts against (B, pool)."""
+    if not isinstance(temperature, Tensor):
+        return [temperature, temperature]
+    tau = temperature.to(like.dtype)
+    refuse_where("temperature", tau.detach(), ~((tau > 0) & (tau < math.inf)), "finite and above 0")
+    if sides.recall.expected is not None:  # fresh examples as rivals only; their own terms have had the gradient
+        tau = tau.detach()
+    return [tau, tau] if tau.dim() == 0 else [column.unsqueeze(1) for column in tau.unbind(1)]
 
 
 def directions(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fcco._checks import shape_of
 from fcco.functional._checks import (
     as_groups,
     as_value,
@@ -19,6 +21,7 @@ from fcco.functional._checks import (
     check_number,
     check_same,
     check_squares,
+    refuse_where,
 )
 from fcco.functional._chunks import Place, map_chunks, map_rows, row_places
 from fcco.functional._tensors import at_least_float32, graph_zero, widen
@@ -113,7 +116,7 @@ def contrastive_loss(
     first: Tensor,
     second: Tensor,
     *,
-    temperature: float = 0.1,
+    temperature: float | Tensor = 0.1,
     mode: str = "two_views",
     include_positive: bool = False,
     normalize: bool = True,
@@ -135,8 +138,8 @@ def contrastive_loss(
         The first view, or the first modality.
     second : Tensor of shape (n, d)
         The second view, or the other modality. The loss is 0 if n = 1 and the positive is not included.
-    temperature : float, default 0.1
-        The temperature τ, positive.
+    temperature : float or Tensor, default 0.1
+        The temperature τ, positive. A tensor of one number may be differentiated.
     mode : {"two_views", "cross_modal"}, default "two_views"
         Which vectors an anchor is compared with.
     include_positive : bool, default False
@@ -178,8 +181,36 @@ def contrastive_loss(
     >>> contrastive_loss(image, text, temperature=1.0, mode="cross_modal")  # log(exp(0 - 1))
     tensor(-1.)
     """
+    check_temperature_of_all(temperature)
+    if isinstance(first, Tensor) and first.dim() == 2 and len(first) == 1 and not include_positive:
+        log_means(first, second, temperature, mode, include_positive, normalize, chunk)  # checks its arguments
+        return graph_zero(first, second)
+    return log_means(first, second, temperature, mode, include_positive, normalize, chunk).mean().to(first.dtype)
+
+
+def check_temperature_of_all(temperature: Any) -> None:
+    """Check a temperature that is common to all examples: a number, or a tensor of one number."""
+    if not isinstance(temperature, Tensor):
+        check_number(temperature, "temperature", above=0)
+    elif temperature.numel() != 1 or not temperature.is_floating_point():
+        got = f"{shape_of(temperature)} of {temperature.dtype}"
+        raise ValueError(f"temperature must be one floating number; got {got}")
+
+
+def log_means(
+    first: Tensor,
+    second: Tensor,
+    temperature: float | Tensor,
+    mode: str,
+    include_positive: bool,
+    normalize: bool,
+    chunk: int | None,
+) -> Tensor:
+    """Return the logarithm of the mean of each anchor, of shape (2n,): the vectors of ``first``, then of ``second``.
+
+    The temperature is a number, a tensor of one, or a tensor of shape (2n,).
+    """
     check_count(chunk, "chunk")
-    check_number(temperature, "temperature", above=0)
     check_choice(mode, "mode", ("two_views", "cross_modal"))
     check_floats(first, "first", "[n, d]")
     check_floats(second, "second", "[n, d]")
@@ -187,22 +218,21 @@ def contrastive_loss(
     if normalize:
         check_directions(first, "first")
         check_directions(second, "second")
-    if len(first) == 1 and not include_positive:
-        return graph_zero(first, second)
     one, other = (map_rows(_unit, wide) if normalize else wide for wide in map(at_least_float32, (first, second)))
-    n, contrast = (
-        len(first),
-        partial(_contrast, temperature=temperature, include_positive=include_positive, chunk=chunk),
-    )
+    n, contrast = len(first), partial(_contrast, include_positive=include_positive, chunk=chunk)
+    tau = torch.as_tensor(temperature, dtype=one.dtype, device=one.device).expand(2 * n)
+    refuse_where("temperature", tau.detach(), ~((tau > 0) & (tau < math.inf)), "finite and above 0")
+    if n == 1 and not include_positive:
+        return tau * 0
     if mode == "cross_modal":
         pairs = row_places(n, one.shape[1], one, None, lambda rows: (rows, rows))
         positive = map_chunks(_dot, pairs, n, one, other)
-        return ((contrast(one, other, positive) + contrast(other, one, positive)) / 2).to(first.dtype)
+        return torch.cat([contrast(one, other, positive, tau[:n]), contrast(other, one, positive, tau[n:])])
     views = torch.cat([one, other])
     del one, other
     pairs = row_places(n, views.shape[1], views, None, lambda rows: (rows, slice(rows.start + n, rows.stop + n)))
     positive = map_chunks(_dot, pairs, n, views, views)
-    return contrast(views, views, positive.repeat(2)).to(first.dtype)
+    return contrast(views, views, positive.repeat(2), tau)
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -219,12 +249,12 @@ def _contrast(
     anchors: Tensor,
     candidates: Tensor,
     positive: Tensor,
+    temperature: Tensor,
     *,
-    temperature: float,
     include_positive: bool,
     chunk: int | None,
 ) -> Tensor:
-    """Return the mean over the anchors.
+    """Return the logarithm of the mean over the candidates of each anchor, of shape (n,).
 
     If the anchors are also the candidates, the counterpart of an anchor is half of all vectors further on.
     """
@@ -232,9 +262,9 @@ def _contrast(
     column = torch.arange(n, device=anchors.device)
     counterpart = column.roll(n // 2) if among_themselves else column
 
-    def log_sums(place: Place, anchors: Tensor, positive: Tensor, candidates: Tensor) -> Tensor:
+    def log_sums(place: Place, anchors: Tensor, positive: Tensor, tau: Tensor, candidates: Tensor) -> Tensor:
         rows = place[0]
-        logits = (anchors @ candidates.T - positive.unsqueeze(1)) / temperature
+        logits = (anchors @ candidates.T - positive.unsqueeze(1)) / tau.unsqueeze(1)
         # The logit of the positive is 0 by definition, whatever the rounding of the matrix product.
         logits = logits.masked_fill(column == counterpart[rows, None], 0.0 if include_positive else -math.inf)
         if among_themselves:
@@ -242,5 +272,5 @@ def _contrast(
         return logits.logsumexp(1)
 
     size = n - among_themselves - (not include_positive)
-    places = row_places(n, n, anchors, chunk, lambda rows: (rows, rows, ...))
-    return map_chunks(log_sums, places, n, anchors, positive, candidates).mean() - math.log(size)
+    places = row_places(n, n, anchors, chunk, lambda rows: (rows, rows, rows, ...))
+    return map_chunks(log_sums, places, n, anchors, positive, temperature, candidates) - math.log(size)

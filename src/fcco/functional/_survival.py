@@ -97,20 +97,26 @@ def cox_loss(
     seen = as_mask(event, "event", risk, "risk", signs=False)
     if entry is not None:
         check_entry(entry, time)
-    group = _one_list(risk) if strata is None else as_groups(strata, "strata", risk, "risk")[0]
+    group = one_list(risk) if strata is None else as_groups(strata, "strata", risk, "risk")[0]
     if not bool(seen.any()):
         return graph_zero(risk)
     h = widen(risk)
-    if entry is not None:
-        at_risk = _truncated(h, time, seen, group, entry, efron=ties == "efron")
-    else:
-        later_first = -torch.unique(time, return_inverse=True)[1]
-        later_first = later_first - later_first.min()
-        at_risk = _efron(h, later_first, seen, group) if ties == "efron" else _breslow(h, later_first, group)[seen]
+    at_risk = log_at_risk(h, time, seen, group, entry, efron=ties == "efron")
     return as_value(mean(at_risk - h[seen]), risk, "risk")
 
 
-def _one_list(like: Tensor) -> Tensor:
+def log_at_risk(
+    h: Tensor, time: Tensor, seen: Tensor, group: Tensor, entry: Tensor | None, *, efron: bool = False
+) -> Tensor:
+    """Return the log-sum-exp of h over the risk set of each event; ``group`` numbers the strata without gaps."""
+    if entry is not None:
+        return _truncated(h, time, seen, group, entry, efron=efron)
+    later_first = -torch.unique(time, return_inverse=True)[1]
+    later_first = later_first - later_first.min()
+    return _efron(h, later_first, seen, group) if efron else _breslow(h, later_first, group)[seen]
+
+
+def one_list(like: Tensor) -> Tensor:
     """Assign all examples to a single list."""
     return torch.zeros_like(like, dtype=torch.int64)
 

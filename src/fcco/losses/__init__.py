@@ -20,6 +20,7 @@ Notes
 from fcco.losses._auc import AUCLoss
 from fcco.losses._baseline_cox import BaselineCoxLoss
 from fcco.losses._bipartite import AveragePrecisionLoss, PartialAUCLoss, PNormPushLoss
+from fcco.losses._contrastive_variants import RobustContrastiveLoss, SupervisedContrastiveLoss
 from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses._listwise import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.losses._meta import MAMLLoss
@@ -47,6 +48,8 @@ __all__ = [
     "PNormPushLoss",
     "PartialAUCLoss",
     "PretrainedAveragePrecisionLoss",
+    "RobustContrastiveLoss",
     "SoftmaxLoss",
+    "SupervisedContrastiveLoss",
     "TwoWayPartialAUCLoss",
 ]

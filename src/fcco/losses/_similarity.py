@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._rules import BSGD, SOAP, Rule
-from fcco.functional._checks import check_choice, check_number
+from fcco.functional._checks import check_choice
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, directions, nca_inner
+from fcco.functional._similarity import check_temperature_of_all
 from fcco.losses._base import Default, Loss, as_values, choose, count_members, minus_share
 from fcco.losses._fused_nca import can_remember_nca, remembering_nca
 from fcco.losses._likelihood import minus_log_share
@@ -173,11 +174,14 @@ class ContrastiveLoss(Loss):
     ----------
     n : int
         The number of training examples.
-    temperature : float, default 0.1
-        The temperature τ, positive.
+    temperature : float or Parameter, default 0.1
+        The temperature τ, positive. A ``torch.nn.Parameter`` of one number is one of the loss's parameters, and is
+        learnt if the optimizer has them. A tensor that is a function of other parameters goes into each call, as
+        ``loss(first, second, index, temperature=...)``. Both have the gradient of the objective.
     mode : {"two_views", "cross_modal"}, default "two_views"
         With "two_views", the candidates c are both views of all other examples. With "cross_modal", for image and text
-        for example, they are those of the other modality.
+        for example, they are those of the other modality. Both directions weigh the same, and the table has a column
+        for each.
     include_positive : bool, default False
         Whether the positive pair is also a candidate.
     rule : Rule or None, default None
@@ -198,6 +202,8 @@ class ContrastiveLoss(Loss):
     See Also
     --------
     fcco.functional.contrastive_loss : The exact objective.
+    RobustContrastiveLoss : A temperature for every example.
+    SupervisedContrastiveLoss : Several positives, by their labels.
 
     Notes
     -----
@@ -206,6 +212,10 @@ class ContrastiveLoss(Loss):
 
     ``ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())`` has the gradient of InfoNCE:
     with two views that of SimCLR's NT-Xent, and across modalities that of CLIP's cross entropy in both directions.
+
+    A temperature that is learnt has no minimum above 0 if all candidates are less similar than the positive. With
+    ``include_positive=True``, as in CLIP, F is bounded below; keep τ in an interval, for example as the exponential of
+    a clamped parameter.
 
     The default rule, memory and own term were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
@@ -226,7 +236,7 @@ class ContrastiveLoss(Loss):
     def __init__(
         self,
         n: int,
-        temperature: float = 0.1,
+        temperature: float | nn.Parameter = 0.1,
         mode: str = "two_views",
         include_positive: bool = False,
         rule: Rule | None = None,
@@ -235,27 +245,37 @@ class ContrastiveLoss(Loss):
     ) -> None:
         rule, memory = choose(rule, memory, CONTRASTIVE)
         super().__init__(_mean_of_both, n, dim=2, rule=rule, log=True, memory=memory)
-        check_number(temperature, "temperature", above=0)
+        if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
+            raise TypeError("temperature must be a number or a torch.nn.Parameter; give other tensors with each call")
+        check_temperature_of_all(temperature)
         check_choice(mode, "mode", ("two_views", "cross_modal"))
         check_own_term(own_term)
         self.temperature, self.mode, self.include_positive = temperature, mode, include_positive
         self.own_term: OwnTerm = own_term
 
-    def forward(self, first: Tensor, second: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from two views or modalities, each of shape (B, d), and rows of shape (B,)."""
+    def forward(
+        self, first: Tensor, second: Tensor, index: Tensor | None = None, *, temperature: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss of a batch from two views or modalities, each of shape (B, d), and rows of shape (B,).
+
+        A ``temperature``, a tensor of one number, is used instead of the loss's own.
+        """
+        tau: Any = self.temperature if temperature is None else temperature
+        check_temperature_of_all(tau)
         if self.memory is not None:
             # What is remembered are directions, so that the guard can compare them. The engine refuses what has none.
             with suppress(TypeError, ValueError):
                 first, second = directions(first, second)
-        return self._loss(self._estimate, first, second, index=index)
+        tau = tau.reshape(()) if isinstance(tau, Tensor) else tau
+        return self._loss(lambda pool: self._estimate(pool, tau), first, second, index=index)
 
-    def _estimate(self, pool: Pool) -> Estimate:
+    def _estimate(self, pool: Pool, temperature: float | Tensor) -> Estimate:
         """Estimate the inner values of the own examples of a pool, with either view as the anchor."""
         return contrastive_inner(
             *pool.own,
             rivals=pool.rivals,
             rows=pool.rows,
-            temperature=self.temperature,
+            temperature=temperature,
             mode=self.mode,
             include_positive=self.include_positive,
             n=self._of_population(self.n),

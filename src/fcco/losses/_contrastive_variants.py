@@ -1,0 +1,227 @@
+"""Contrastive losses with a temperature for every anchor, and with several positives."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fcco._checks import as_index
+from fcco._memory import Memory
+from fcco._pool import Estimate, Pool
+from fcco._repeats import find_repeats
+from fcco._rules import BSGD, Rule
+from fcco._space import PLAIN
+from fcco.functional._checks import check_choice, check_number
+from fcco.functional._contrastive_variants import on_sphere
+from fcco.functional._inner_similarity import contrast
+from fcco.functional._similarity import check_temperature_of_all
+from fcco.losses._base import Loss
+from fcco.losses._similarity import NCALoss
+
+
+class _Anchors(NamedTuple):
+    """What f is evaluated on, and where it was differentiated."""
+
+    tau: Tensor
+    at: list[Tensor]
+
+
+class _Robust:
+    """The outer function f = mean over both anchors of τ (log u + ρ)."""
+
+    def __init__(self, rho: float) -> None:
+        self.rho = rho
+
+    def __call__(self, log_u: Tensor, index: Tensor, anchors: _Anchors) -> Tensor:
+        anchors.at.append(log_u.detach().clone())
+        return (anchors.tau.to(log_u.dtype) * (log_u + self.rho)).mean(1)
+
+
+class RobustContrastiveLoss(Loss):
+    r"""Global contrastive loss with a temperature for every anchor, which is learnt along with the model.
+
+    .. math:: \min_{w, \tau} \frac{1}{2n} \sum_a \tau_a \Bigl( \log \operatorname{mean}_c\,
+        e^{(s(a, c) - s(a, a^+)) / \tau_a} + \rho \Bigr)
+
+    Anchors with many similar candidates get a high temperature, which tolerates these, and others a low one. The larger
+    ρ is, the more the hardest candidates count.
+
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    rho : float
+        The radius ρ of the KL divergence, at least 0; see :func:`fcco.functional.robust_contrastive_loss`.
+    temperature : float, default 0.1
+        Where all temperatures start.
+    lr : float, default 0.01
+        The step size of the temperatures.
+    bounds : tuple of two floats, default (0.01, 1.0)
+        The least and the largest temperature.
+    mode : {"two_views", "cross_modal"}, default "two_views"
+        As in :class:`ContrastiveLoss`.
+    include_positive : bool, default False
+        Whether the positive pair is also a candidate.
+    rule : Rule, default ``fcco.BSGD()``
+        How rows are updated; see :class:`fcco.SOX`.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or if ``mode`` is invalid.
+
+    See Also
+    --------
+    fcco.functional.robust_contrastive_loss : The exact objective.
+
+    Notes
+    -----
+    **Call.** ``loss(first, second, index)``, as :class:`ContrastiveLoss`; the index is needed.
+
+    The temperatures are the buffer ``tau`` of shape (n, 2), part of ``state_dict``. Every step in training mode takes
+    a step of gradient descent in those of its batch, by the rule's gradient, and projects them onto the bounds. The
+    authors add a moving average of these gradients. On several ranks, all have the same temperatures.
+
+    In ``eval()`` mode the temperatures are the means of all examples, because ``index`` may be anything.
+
+    The defaults have not been measured.
+
+    References
+    ----------
+    .. [1] Qiu et al., *Not All Semantics are Created Equal*, ICML 2023 (iSogCLR).
+
+    Examples
+    --------
+    >>> loss_fn = RobustContrastiveLoss(n=5, rho=0.5)
+    >>> first, second = torch.eye(3).requires_grad_(), torch.eye(3)
+    >>> loss_fn(first, second, index=torch.tensor([4, 0, 2])).backward()
+    >>> loss_fn.tau[:2, 0]  # 0.1 - 0.01 (log g + rho - log g), where log g = (0 - 1) / 0.1
+    tensor([0.0950, 0.1000])
+    """
+
+    tau: Tensor
+    estimated_from = "first"
+
+    def __init__(
+        self,
+        n: int,
+        rho: float,
+        temperature: float = 0.1,
+        lr: float = 0.01,
+        bounds: tuple[float, float] = (0.01, 1.0),
+        mode: str = "two_views",
+        include_positive: bool = False,
+        rule: Rule = BSGD(),  # noqa: B008 (frozen)
+    ) -> None:
+        check_number(rho, "rho", at_least=0)
+        check_number(lr, "lr", at_least=0)
+        check_number(bounds[0], "the first of bounds", above=0)
+        check_number(bounds[1], "the second of bounds", at_least=bounds[0])
+        check_number(temperature, "temperature", above=0)
+        check_choice(mode, "mode", ("two_views", "cross_modal"))
+        super().__init__(_Robust(float(rho)), n, dim=2, rule=rule, log=True)
+        self.rho, self.lr, self.bounds = float(rho), float(lr), (float(bounds[0]), float(bounds[1]))
+        self.mode, self.include_positive = mode, include_positive
+        self.register_buffer("tau", torch.full((self.n, 2), float(temperature)))
+
+    def forward(self, first: Tensor, second: Tensor, index: Tensor) -> Tensor:
+        """Return the loss of a batch from two views or modalities, each of shape (B, d), and rows of shape (B,)."""
+        if not self.training:
+            mean = _Anchors(self.tau.mean(0, keepdim=True), [])
+            return self._loss(lambda pool: self._contrast(pool, mean.tau)[0], first, second, index=index, sample=mean)
+        rows = as_index(index, self.tau.device)
+        anchors = _Anchors(self.tau[rows.clamp(0, self.n - 1)], [])  # the engine refuses other rows
+        slopes: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def estimate(pool: Pool) -> Estimate:
+            made, slope = self._contrast(pool, anchors.tau)
+            slopes.append((made.inner.detach(), made.share, slope))
+            return made
+
+        loss = self._loss(estimate, first, second, index=index, sample=anchors)
+        placement = self.coupled.placement()
+        if placement is not None and not self.coupled.is_frozen:
+            with torch.no_grad():
+                columns = [rows, *self._slopes_of(anchors, *slopes[-1])]
+                self._learn(*(columns if placement.alone else placement.gather_all(columns, {})))
+        return loss
+
+    def _contrast(self, pool: Pool, tau: Tensor) -> tuple[Estimate, Any]:
+        """Estimate the inner values of the own examples of a pool, and how they change with τ."""
+        (first, second), n = pool.own, self._of_population(self.n)
+        options = (self.mode, self.include_positive, n)
+        return contrast(first, second, tau, *options, "exact", pool.rows, pool.rivals, with_slopes=self.training)
+
+    def _slopes_of(self, anchors: _Anchors, inner: Tensor, share: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the derivatives of τ (log u + ρ), of shape (B, 2), and which of the examples have a term.
+
+        They are those of the rule, which differentiates f at the u that f was last evaluated at.
+        """
+        at = anchors.at[-1]
+        derivative = at + self.rho - (inner - at).exp() * slope
+        return derivative.to(self.tau.dtype), (share > 0).to(self.tau.dtype)
+
+    def _learn(self, rows: Tensor, slope: Tensor, where: Tensor) -> None:
+        """Take a step of the temperatures of some rows; a row that stands twice takes the mean of its steps."""
+        repeats = find_repeats(rows, where > 0, slope.dtype)
+        new = (self.tau[rows] - self.lr * repeats.mean(slope, PLAIN)).clamp(*self.bounds)
+        self.tau.index_copy_(0, rows, torch.where(repeats.present().unsqueeze(1), new, self.tau[rows]))
+
+
+class SupervisedContrastiveLoss(NCALoss):
+    r"""Contrastive loss with several positives: all other training examples of the same class.
+
+    .. math:: F = -\frac{1}{n'} \sum_i \log \frac{\sum_{j \ne i, y_j = y_i} e^{s_{ij} / \tau}}
+        {\sum_{j \ne i} e^{s_{ij} / \tau}}
+
+    Here s is the cosine similarity, and the mean is over the n' examples that are not alone in their class. This is
+    L_in of [1]_; see :func:`fcco.functional.supervised_contrastive_loss`.
+
+    Parameters
+    ----------
+    n : int
+        The number of training examples. If a batch has two views of each, give 2n here, both views with the same label,
+        and the index of a second view plus n.
+    temperature : float or Parameter, default 0.1
+        The temperature τ, positive. A ``torch.nn.Parameter`` of one number is one of the loss's parameters.
+    class_sizes, rule, memory
+        As in :class:`NCALoss`, of which this is the log-likelihood on unit vectors divided by sqrt(2 τ). The defaults
+        are those of that loss, too, and have not been measured again.
+
+    See Also
+    --------
+    fcco.functional.supervised_contrastive_loss : The exact objective.
+
+    Notes
+    -----
+    **Call.** ``loss(embeddings, labels, index)``, as :class:`NCALoss`. With ``class_sizes``, or by
+    :meth:`from_targets`, batches may have more examples of the same class than random ones.
+
+    References
+    ----------
+    .. [1] Khosla et al., *Supervised Contrastive Learning*, NeurIPS 2020.
+
+    Examples
+    --------
+    >>> loss_fn = SupervisedContrastiveLoss(n=5)
+    >>> embeddings = torch.eye(3).requires_grad_()
+    >>> loss_fn(embeddings, torch.tensor([0, 0, 1]), index=torch.tensor([4, 0, 2])).backward()
+    """
+
+    def __init__(
+        self,
+        n: int,
+        class_sizes: Any = None,
+        temperature: float | nn.Parameter = 0.1,
+        rule: Rule | None = None,
+        memory: Memory | int | None = None,
+    ) -> None:
+        super().__init__(n, class_sizes, rule=rule, log_likelihood=True, memory=memory)
+        check_temperature_of_all(temperature)
+        self.temperature = temperature
+
+    def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
+        return super().forward(on_sphere(embeddings, self.temperature, "[B, d]"), labels, index)
