@@ -201,6 +201,8 @@ SPECIAL = [
     modules.Case(Pretrained, modules.binary, None, (0,)),
 ]
 
+# They refuse vectors without a direction.
+OF_DIRECTIONS = (L.ContrastiveLoss, L.RobustContrastiveLoss, L.SupervisedContrastiveLoss)
 REFUSALS = (ValueError, TypeError, IndexError)
 
 
@@ -280,7 +282,7 @@ def check_call(case, plan, loss_fn, population, call):
         loss, error = attempt(loss_fn, *floats, *rest)
     if error is not None:
         check_refusal(error, loss_fn.forward)
-        legal = plan.stretch == 1.0 and not (call.strange or overflow or case.loss is L.ContrastiveLoss)
+        legal = plan.stretch == 1.0 and not (call.strange or overflow or case.loss in OF_DIRECTIONS)
         assert not (usual and legal), f"refused what is usual: {error!r}"
     if error is not None or call.mode != "train":
         check_unchanged(before, state(loss_fn))
@@ -315,7 +317,7 @@ def check_objective(case, plan):
         loss, error = attempt(lambda *x: function(*x, **options), *floats, *others)
         if error is not None:
             check_refusal(error, function)
-            legal = plan.stretch == 1.0 and not (overflow or case.name == "contrastive_loss")
+            legal = plan.stretch == 1.0 and not (overflow or case.name.endswith("contrastive_loss"))
             assert not (usual and legal and call.dtype != torch.float16), f"refused what is usual: {error!r}"
         elif torch.finfo(call.dtype).bits >= 32:
             is_finite(loss, torch.autograd.grad(loss, floats), call.dtype, overflow=overflow)

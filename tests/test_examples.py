@@ -126,6 +126,24 @@ def test_neural_survival_draws_curves_of_data_that_it_makes_up(run, tmp_path, mo
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
+def test_bags_of_an_objective_of_ones_own(run):
+    lines = run("bags", "--steps", 60)
+    assert [line.split()[0] for line in lines] == ["in-batch", "SOX"]
+    assert min(map(last_number, lines)) > 0.5
+
+
+def test_soft_nearest_neighbours_of_an_objective_of_ones_own(run):
+    lines = run("soft_nearest_neighbours", "--epochs", 2)
+    assert [line.split()[0] for line in lines] == ["in-batch", "SOAP"]
+    assert min(map(last_number, lines)) > 0.85
+
+
+def test_retrieval_finds_more_than_chance(run):
+    lines = run("retrieval", "--items", 2000, "--epochs", 2)
+    assert len(lines) == 3
+    assert min(map(last_number, lines)) > 50 / 2000
+
+
 def test_engine_benchmark_runs(capsys):
     benchmark = runpy.run_path(str(EXAMPLES.parent / "benchmarks" / "engine.py"))
     benchmark["against_no_table"](64, 2, fcco.SOX(0.1), compiled=False, rounds=1, repeats=1)
