@@ -17,6 +17,17 @@ def test_importing_the_library_adds_nothing_to_importing_torch():
     assert added - {"numpy"} == {"fcco"}
 
 
+def test_what_is_imported_later_is_there():
+    code = """
+import fcco
+assert {*fcco.__all__} <= {*dir(fcco)}
+assert fcco.solve is fcco.solvers.solve and fcco.theory.sox and fcco.projections.project_ball
+from fcco import *
+print(diagnostics.__name__, solve.__name__)
+"""
+    assert printed(code) == "fcco.diagnostics solve\n"
+
+
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_the_command_answers_without_torch(option):
     code = f"""

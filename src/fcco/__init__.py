@@ -1,27 +1,19 @@
 """Train PyTorch models on objectives that score every example against a whole set."""
 
-import importlib
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from fcco import (
-    data,
-    diagnostics,
-    distributed,
-    functional,
-    losses,
-    optim,
-    projections,
-    schedules,
-    solvers,
-    theory,
-)
+from fcco import data, distributed, functional, losses, optim, schedules
 from fcco._checks import NotFiniteError
 from fcco._coupled import CoupledLoss
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable, load_anyway
-from fcco.solvers import solve
+
+if TYPE_CHECKING:
+    from fcco import diagnostics, estimators, projections, solvers, theory
+    from fcco.solvers import solve
 
 __version__ = "0.1.0"
 
@@ -61,7 +53,17 @@ __all__ = [
 ]
 
 
+# What a training loop does not need is imported when it is first used.
+_LATER = {"diagnostics", "estimators", "projections", "solvers", "theory"}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "estimators":  # which needs an extra, and takes a second to import
-        return importlib.import_module("fcco.estimators")
+    if name == "solve":
+        return import_module("fcco.solvers").solve
+    if name in _LATER:
+        return import_module(f"fcco.{name}")
     raise AttributeError(f"module 'fcco' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
