@@ -1,15 +1,16 @@
 """NeighborhoodComponentsAnalysis: its step against a loop of PyTorch, its fit against scikit-learn's, and MNIST.
 
-    python benchmarks/nca.py [--quick] [--only step growth fit auto sets mnist]
+    python benchmarks/nca.py [--quick] [--only step growth fit sets auto wide threads mnist]
 
 ``benchmarks/estimators.py --only nca`` runs all of it. Every figure is beside a competitor's in the same run, on one
-thread. MNIST needs FCCO_DATA, a directory with ``mnist/train-images-idx3-ubyte.gz``
+thread; the last two parts take more. MNIST needs FCCO_DATA, a directory with ``mnist/train-images-idx3-ubyte.gz``
 and its siblings; scikit-learn's NCA would need 60,000² distances in double precision there, 29 GB.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import time
 import warnings
@@ -31,9 +32,9 @@ from threadpoolctl import threadpool_limits
 
 from fcco.compiled import new_update
 from fcco.compiled._nca import nca_rows, nca_state, train_nca
-from fcco.compiled._nca_exact import mean_share
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._nca_fit import ANCHORS, draw_batches
+from fcco.estimators._nca_pairs import Pairs
 from fcco.functional import nca_loss
 from fcco_reproduce.datasets import load_mnist
 from harness import data
@@ -125,9 +126,8 @@ def show_growth(quick: bool) -> None:
     for n in (1000, 10_000) if quick else (1000, 10_000, 100_000, 1_000_000):
         x, y, start = problem(n, 64, 10)
         ours, steps = compiled_steps(x, y, start, 64)
-        rows = nca_rows(x, y, x.mean(0))
-        anchors = np.random.RandomState(0).permutation(n)[:ANCHORS]
-        track = partial(mean_share, rows, start, anchors)
+        anchors = np.sort(np.random.RandomState(0).permutation(n)[:ANCHORS])
+        track = partial(Pairs(x, y, x.mean(0)).share, start, anchors)
         with threadpool_limits(1):
             ours()
             track()
@@ -181,19 +181,55 @@ def compare_fits(quick: bool) -> None:
                 print(f"{name + ', ' + method:<28}{seconds:>7.1f} s{goal:>9.4f}{reached:>8.4f}{took}", flush=True)
 
 
+def reduced_mnist(n: int) -> tuple[Array, Array, Array, Array]:
+    """Return n rows of MNIST in 16 principal components, in double precision, and all test rows."""
+    (x, y), (test_x, test_y) = read_mnist("train"), read_mnist("test")
+    axes = PCA(16, random_state=0).fit(x)
+    return axes.transform(x[:n]).astype(float), y[:n], axes.transform(test_x).astype(float), test_y
+
+
+def print_methods(name: str, methods: Sequence[str], k: int, parts: tuple[Array, Array, Array, Array]) -> None:
+    """Processor time, which others on the machine matter less to, its ratio to the first, mean p, and 3-NN."""
+    x, y, test_x, test_y = parts
+    pairs, first = Pairs(x, np.unique(y, return_inverse=True)[1], x.mean(0)), 0.0
+    for method in methods:
+        model = NeighborhoodComponentsAnalysis(k, method=method, random_state=0)
+        clone(model).set_params(max_iter=1).fit(x[:600], y[:600])  # compiles
+        seconds, _ = timed(partial(model.fit, x, y), time.process_time)
+        first = first or seconds
+        score = KNeighborsClassifier(3).fit(model.transform(x), y).score(model.transform(test_x), test_y)
+        line = f"{name:<24}{method:<8}{seconds:>8.1f} s{seconds / first:>8.2f}"
+        print(f"{line}{pairs.share(model.components_):>10.4f}{score:>9.4f}", flush=True)
+
+
 def compare_methods(quick: bool) -> None:
-    """What "auto" chooses between: processor time, which others on the machine matter less to, and the objective."""
-    print(f"{'64 -> 16, rows':<16}{'sox':>9}{'reached':>10}{'exact':>10}{'reached':>10}")
-    for n in (600,) if quick else (2000, 5000, 10_000):
-        x, y = make_classification(n, 64, n_informative=20, n_classes=5, random_state=0)
-        line = f"{n:<16,}"
-        with threadpool_limits(1):
-            for method in ("sox", "exact"):
-                model = NeighborhoodComponentsAnalysis(16, method=method, random_state=0)
-                clone(model).fit(x[:300], y[:300])  # compiles
-                seconds, _ = timed(partial(model.fit, x, y), time.process_time)
-                line += f"{seconds:>7.1f} s{objective(x, y, model.components_):>10.3f}"
-        print(line, flush=True)
+    """What "auto" does as rows become more, beside the methods that it stands between."""
+    print(f"{'':<24}{'method':<8}{'CPU':>10}{'ratio':>8}{'mean p':>10}{'3-NN':>9}")
+    if quick or not data.has("mnist"):
+        x, y = make_classification(800, 16, n_informative=8, n_classes=5, random_state=0)
+        print_methods("600 x 16 -> 8", ("exact", "auto", "sox"), 8, (x[:600], y[:600], x[600:], y[600:]))
+        return
+    for n in (9_999, 10_001, 15_000):
+        print_methods(f"MNIST, {n:,} x 16 -> 8", ("exact", "auto", "sox"), 8, reduced_mnist(n))
+
+
+def compare_wide(quick: bool) -> None:
+    if not quick and data.has("mnist"):
+        print_methods("MNIST, 9,000 x 16 -> 16", ("exact", "auto"), 16, reduced_mnist(9_000))
+
+
+def compare_threads(quick: bool) -> None:
+    """The exact gradient on one thread and on two, by the clock."""
+    x, y, start = problem(600 if quick else 10_000, 16, 8)
+    pairs, before = Pairs(x.astype(float), y, x.mean(0)), torch.get_num_threads()
+
+    def look(threads: int) -> None:
+        torch.set_num_threads(threads)
+        pairs.share_and_gradient(8 * start.astype(float))
+
+    one, two, ratio = compare(partial(look, 1), partial(look, 2), 3 if quick else 9, 1)
+    torch.set_num_threads(before)
+    print(f"exact gradient, {len(x):,} x 16 -> 8: {one:.3f} s on one thread, {two:.3f} s on two, ratio {ratio:.2f}")
 
 
 def compare_sets(quick: bool) -> None:
@@ -221,10 +257,12 @@ def show_mnist(quick: bool) -> None:
         print("MNIST: left out, FCCO_DATA does not name a directory that has it")
         return
     (x, y), (test_x, test_y) = read_mnist("train"), read_mnist("test")
-    model = NeighborhoodComponentsAnalysis(32, random_state=0, max_iter=30)
-    seconds = timed_fit(model, x, y)
+    model = NeighborhoodComponentsAnalysis(32, random_state=0)
+    torch.set_num_threads(os.cpu_count() or 1)
+    busy, seconds = timed(lambda: timed_fit(model, x, y), time.process_time)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"MNIST, 60,000 x 784 -> 32: {seconds:.0f} s, {model.n_iter_} passes, peak of the process {peak:.2f} GB")
+    times = f"{seconds:.0f} s, {busy:.0f} CPU-s, {model.n_iter_} iterations"
+    print(f"MNIST, 60,000 x 784 -> 32: {times}, peak of the process {peak:.2f} GB")
     for name, map_ in (("PCA", PCA(32, random_state=0).fit(x)), ("NCA", model)):
         neighbours = KNeighborsClassifier(3).fit(map_.transform(x), y)
         print(f"  3 nearest neighbours after {name}: {neighbours.score(map_.transform(test_x), test_y):.4f}")
@@ -234,8 +272,10 @@ PARTS = {
     "step": compare_steps,
     "growth": show_growth,
     "fit": compare_fits,
-    "auto": compare_methods,
     "sets": compare_sets,
+    "auto": compare_methods,
+    "wide": compare_wide,
+    "threads": compare_threads,
     "mnist": show_mnist,
 }
 

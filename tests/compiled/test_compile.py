@@ -12,10 +12,10 @@ import pytest
 from numba.core import caching
 from numba.core.dispatcher import Dispatcher
 
-from fcco.compiled import _compile, _concordance, _cox, _linear, _nca, _nca_exact, _pairs, _rules, _sampling
+from fcco.compiled import _compile, _concordance, _cox, _linear, _nca, _pairs, _rules, _sampling
 from fcco_reproduce._digest import _parse
 
-MODULES = (_concordance, _cox, _linear, _nca, _nca_exact, _pairs, _rules, _sampling)
+MODULES = (_concordance, _cox, _linear, _nca, _pairs, _rules, _sampling)
 KERNELS = [
     (m, f)
     for m in MODULES

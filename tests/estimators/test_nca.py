@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fcco
-from fcco.estimators import _nca, _nca_exact
+from fcco.estimators import _nca_exact, _nca_start
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
+from fcco.estimators._nca_pairs import Pairs
 from fcco.functional import nca_loss
 
 Array = NDArray[Any]
@@ -39,14 +41,59 @@ def objective(x: Array, y: Array, components: Array) -> float:
 
 
 @quiet
-def test_auto_is_exact_for_few_rows_unless_a_learning_rate_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_exact_for_few_rows_unless_a_learning_rate_is_given() -> None:
     def components(**options: Any) -> Array:
         return NeighborhoodComponentsAnalysis(2, random_state=0, max_iter=2, **options).fit(*IRIS).components_
 
     np.testing.assert_array_equal(components(), components(method="exact"))
     np.testing.assert_array_equal(components(learning_rate=0.1), components(learning_rate=0.1, method="sox"))
-    monkeypatch.setattr(_nca, "EXACT_ROWS", 149)
-    np.testing.assert_array_equal(components(), components(method="sox"))
+
+
+@quiet
+def test_quality_does_not_fall_where_all_pairs_become_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowered to 600 rows: L-BFGS has all its iterations, 8, 1, and none."""
+    x, y = make_classification(600, 10, n_informative=5, n_classes=3, random_state=0)
+    values = []
+    for iterations in (50, 8, 1, 0):
+        monkeypatch.setattr(_nca_exact, "BUDGET", iterations * 600**2)
+        model = NeighborhoodComponentsAnalysis(3, random_state=0).fit(x, y)
+        values.append(objective(x, y, model.components_))
+    assert max(values) < values[0] + 0.03
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [(600, (3, 47)), (5000, (18, 32)), (10_000, (30, 8)), (10_001, (30, 7)), (15_000, (30, 3)), (10**6, (30, 0))],
+)
+def test_iterations_on_all_pairs_become_fewer_as_rows_become_more(n: int, expected: tuple[int, int]) -> None:
+    assert _nca_exact.share_out(n, 50, exact=False) == expected
+    assert _nca_exact.share_out(n, 50, exact=True) == (3, 47)
+    assert _nca_exact.share_out(n, 1, exact=True) == (0, 1)
+    assert sum(_nca_exact.share_out(n, 1, exact=False)) == 1
+
+
+@quiet
+@pytest.mark.parametrize("method", ["auto", "exact", "sox"])
+def test_max_time_ends_a_fit_after_the_iteration_in_which_it_runs_out(method: str) -> None:
+    x, y = make_classification(600, 10, n_informative=5, random_state=0)
+    model = NeighborhoodComponentsAnalysis(3, method=method, max_time=1e-9, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="had not settled to within tol=0.0001 in max_time=1e-09 s"):
+        model.fit(x, y)
+    assert model.n_iter_ == 1
+    assert objective(x, y, model.components_) < -0.5
+    longer = clone(model).set_params(max_time=1e9, max_iter=8).fit(x, y)
+    without = clone(model).set_params(max_time=None, max_iter=8).fit(x, y)
+    np.testing.assert_array_equal(longer.components_, without.components_)
+
+
+def test_no_warning_where_scikit_learn_has_none_and_ends_no_lower() -> None:
+    for load in (load_iris, load_wine):
+        x, y = load(return_X_y=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ours = NeighborhoodComponentsAnalysis(2, random_state=0).fit(x, y)
+            theirs = Theirs(2, random_state=0).fit(x, y)
+        assert objective(x, y, ours.components_) <= objective(x, y, theirs.components_) + 1e-3
 
 
 @quiet
@@ -64,11 +111,11 @@ def test_exact_fits_lower_the_penalised_objective_that_they_record() -> None:
 
 
 @quiet
-def test_exact_starts_where_it_was_told_to_if_mini_batches_diverge() -> None:
-    """At this rate they leave a good start for -0.86, in a place so flat that L-BFGS would stay there."""
+def test_exact_starts_where_it_was_told_to_if_all_steps_lead_away(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = make_classification(600, 10, n_informative=5, random_state=0)
     best = NeighborhoodComponentsAnalysis(3, random_state=0).fit(x, y).components_
-    options = {"init": 0.9 * best, "method": "exact", "learning_rate": 1e4, "max_iter": 8, "random_state": 0}
+    monkeypatch.setattr(_nca_start, "_SMALLER", (1e4, 1e3))
+    options = {"init": 0.9 * best, "method": "exact", "max_iter": 8, "random_state": 0}
     model = NeighborhoodComponentsAnalysis(**options).fit(x, y)
     start = objective(x, y, 0.9 * best)
     assert start < -0.93
@@ -195,6 +242,7 @@ def test_a_given_learning_rate_is_the_papers_step() -> None:
         ({"learning_rate": "fast"}, "learning_rate, if not a number, must be one of 'auto'; got 'fast'"),
         ({"method": "adam"}, "method must be one of"),
         ({"init": "zeros"}, "init, if not an array, must be one of"),
+        ({"max_time": 0.0}, "max_time must be finite and above 0.0; got 0.0"),
         ({"callback": 3}, "callback must be callable or None; got 3"),
     ],
 )
@@ -277,13 +325,13 @@ def test_a_warm_start_at_a_solution_looks_at_all_pairs_twice(monkeypatch: pytest
     """There and a little further on; a first step as long as from a cold start would have to be taken back."""
     looks = []
 
-    def look(rows: Any, a: Array) -> Any:
+    def look(pairs: Any, a: Array) -> Any:
         looks.append(a)
-        return share_and_gradient(rows, a)
+        return share_and_gradient(pairs, a)
 
-    share_and_gradient = _nca_exact.share_and_gradient
+    share_and_gradient = Pairs.share_and_gradient
     model = NeighborhoodComponentsAnalysis(2, warm_start=True, random_state=0).fit(*load_wine(return_X_y=True))
-    monkeypatch.setattr(_nca_exact, "share_and_gradient", look)
+    monkeypatch.setattr(Pairs, "share_and_gradient", look)
     model.fit(*load_wine(return_X_y=True))
     assert len(looks) == 2
 
@@ -332,7 +380,7 @@ def test_the_benchmark_of_all_estimators_has_a_quick_form_of_nca() -> None:
     """In a process of its own: benchmarks set the threads."""
     command = [sys.executable, str(BENCHMARKS / "estimators.py"), "--quick", "--only", "nca"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    parts = ["64 x 784 -> 32", "tracking, per step", "make_classification, exact", "64 -> 16, rows"]
+    parts = ["64 x 784 -> 32", "tracking, per step", "make_classification, exact", "600 x 16 -> 8", "on one thread"]
     for part in [*parts, "iris, standardised, 2"]:
         assert part in printed
 

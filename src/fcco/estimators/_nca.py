@@ -1,4 +1,4 @@
-"""Neighbourhood components analysis on mini-batches, in scikit-learn's form."""
+"""Neighbourhood components analysis of any number of rows, in scikit-learn's form."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.decomposition import PCA
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fcco._checks import whole_number
 from fcco.compiled import compiling
-from fcco.estimators._nca_exact import FEW, PASSES, choose_start, come_near, minimise, settling, stalls
-from fcco.estimators._nca_fit import SPREAD, Fit, spread_of
+from fcco.estimators._nca_exact import FEW, choose_start, minimise, settling, share_out, stalls
+from fcco.estimators._nca_fit import Fit, spread_of
+from fcco.estimators._nca_init import INITS, begin
+from fcco.estimators._nca_start import come_near
 from fcco.estimators._progress import LossCurveMixin, Stall, warn_user
 from fcco.estimators._validation import METHODS, Array, check_parameters, refuse_weights, show_weights_where_taken
 from fcco.functional._checks import check_choice, check_number
 
-_INITS = ("auto", "pca", "lda", "identity", "random")
 _STEPS = (1.0, 0.1, 0.01, 0.001)  # tried by learning_rate="auto", in units of the largest
 _WORSE = 1e-3  # relative to the objective at the start
 _FLAT = 1e6  # mean squared distance that no descent reaches by itself
 _GAP = 0.1  # between the objective and what batches take it for
-EXACT_ROWS = 10_000  # up to which "auto" compares all pairs
 _NEAR = 1e-3  # length of the first step from a solution, where that from a start is 1, relative to its norm
 _STALLS = 2  # the first divides the step by 10, the second ends the fit
 
@@ -46,20 +44,24 @@ class NeighborhoodComponentsAnalysis(
 
     A drop-in for ``sklearn.neighbors.NeighborhoodComponentsAnalysis``, which keeps all pairs of rows in memory.
 
-    Up to 10,000 rows the default is exact: three passes of mini-batches (below) to come near, then L-BFGS on the exact
-    gradient, O(n²) time an iteration and O(n) memory. Of up to 500 rows, where that is cheap, it is done from several
-    starts, and the best is kept. It buys a lower objective with time: of 2,000, 5,000 and 10,000 rows, 64 features to
-    16 components, it takes 3.2, 14.2 and 73.1 s of one core to a mean p_i of .96, .94 and .95, and mini-batches 1.3,
-    1.4 and 1.9 s to .69, .61 and .61 (``python benchmarks/nca.py --only auto``). Where that is too long, take "sox".
+    The default is one method for any number of rows. It begins with steps like Adam's, each along the gradient of 128
+    rows, the anchors, against 4,096 others drawn anew, or against all rows if there are fewer. The memory is that of a
+    batch, and the time of a step does not depend on n. L-BFGS on all pairs follows, with O(n²) time an iteration and
+    O(n) memory. Its iterations compare 8e8 pairs in all: up to 4,000 rows that allows for 47 of 50, at 10,000 rows for
+    8, at 28,000 for one, and above for none. Up to 500 rows, where it is cheap, L-BFGS is run from several starts, and
+    the best is kept. ``method="exact"`` gives L-BFGS all iterations but three at any n.
 
-    With more rows, or by ``method``, a batch of rows is compared with itself, and a table of the running sums of every
-    row makes up for the rest: O(batch_size²) memory, and a step whose time does not depend on n. On
-    training data it can end far below the exact optimum, more so with small batches: then take "exact", if time allows.
-    ``python benchmarks/estimators.py --only nca`` shows both beside scikit-learn.
+    Sums over pairs are worked out by PyTorch, on as many threads as it has (:func:`torch.set_num_threads`), but no more
+    than eight. The result does not depend on the number of threads, to the last bit. Nothing is compiled.
 
-    Rows of a batch come in random order, each once a pass. A batch's mates and strangers of a row stand for those of
-    the training set, however many it has of each. Where a batch would hold fewer than four rows of a class on average,
-    rows are shuffled in groups of four or more of a class; a row without a mate in its batch waits for the next pass.
+    With "sox", "soap", "moap" or "bsgd", a batch of rows is compared with itself, and a table of the running sums of
+    every row makes up for the rest, as in the paper: O(batch_size²) memory, on one thread, compiled at the first fit.
+    On training data these end far below the optimum; ``python benchmarks/nca.py --only auto`` shows how far.
+
+    For these four, rows of a batch come in random order, each once a pass. A batch's mates and strangers of a row stand
+    for those of the training set, however many it has of each. Where a batch would hold fewer than four rows of a class
+    on average, rows are shuffled in groups of four or more of a class; a row without a mate in its batch waits for the
+    next pass.
 
     Parameters
     ----------
@@ -70,17 +72,20 @@ class NeighborhoodComponentsAnalysis(
         two rows is 4: far apart, only the nearest neighbour counts, and close together all count alike; either way the
         objective is flat. Where no feature varies, A stays the identity.
     warm_start : bool
-        Start from the last solution: without mini-batches if exact, else learning_rate="auto" takes the smallest of
-        its steps, to stay near it.
+        Start from the last solution. "auto" and "exact" then begin with L-BFGS, of which there is at least one
+        iteration. The other methods take the smallest of the steps of learning_rate="auto", to stay near it.
     max_iter : int
-        Iterations at most. One is a pass over the rows, or as many passes as make up 50 steps; if exact, all but the
-        first three, or with up to 500 rows all, are iterations of L-BFGS.
+        Iterations at most. One is 50 steps on anchors, or an iteration of L-BFGS. At most 0.6 of them, and at least
+        three, are steps on anchors. With the methods on mini-batches, one is a pass over the rows, or as many passes as
+        make up 50 steps.
     tol : float
-        Relative improvement of the tracked objective that counts. ``n_iter_no_change`` iterations without one end an
-        exact fit, as does an objective within tol of -1, below which there is none. Otherwise they divide the step by
-        ten, and as many again end the fit. 0: none of this. A fit that ends otherwise warns, as does one that ends
-        worse than it began, with rows so far apart that the objective is flat, or whose batches are off the objective
-        by more than 0.1: they are too small for the number of classes.
+        Relative improvement of the tracked objective that counts. ``n_iter_no_change`` iterations of L-BFGS without one
+        end the fit, as does an objective within tol of -1, below which there is none. On mini-batches they divide the
+        step by ten, and as many again end the fit. 0: none of this. A fit that uses up its iterations or its time warns
+        if its last ``n_iter_no_change`` iterations improved the objective by more than tol each, on average; on
+        mini-batches it always does. A fit also warns if it ends worse than it began, with rows so far apart that
+        the objective is flat, or if its mini-batches are off the objective by more than 0.1: they are too small for
+        the number of classes.
     callback : callable or None
         Called after each iteration with A, flat, and the number of iterations.
     verbose : int
@@ -88,26 +93,28 @@ class NeighborhoodComponentsAnalysis(
     random_state : int, RandomState or None
         Of the order of rows, and of a random start.
     method : {"auto", "exact", "sox", "soap", "moap", "bsgd"}
-        "exact": all pairs. The others are on mini-batches, by how the table is updated, see :class:`fcco.SOX` and its
-        siblings; "bsgd" has none. "auto": exact up to 10,000 rows unless learning_rate is a number, else "sox".
+        "auto" and "exact": see above. The others are on mini-batches, by how the table is updated, see
+        :class:`fcco.SOX` and its siblings; "bsgd" has none. If learning_rate is a number, "auto" is "sox".
     gamma : float
-        Rate of the table's moving average, in (0, 1].
+        Rate of the table's moving average, in (0, 1]. This, ``beta`` and ``batch_size`` are for mini-batches.
     beta : float
         Rate of the gradient's moving average, in (0, 1].
     batch_size : int
         Rows of a batch, at least 3; all of them if there are fewer.
     learning_rate : "auto" or float
-        A number: A moves by learning_rate · v, where v is the gradient's moving average, as in
-        :class:`fcco.optim.MovingAverageSGD`. "auto": v is divided entry by entry by the root mean square of past
-        gradients, as in Adam, and each column by the deviation of its feature, so that units do not matter. An entry's
-        step is at most min(0.3, 3 / √n_features) times the root mean square of the start's entries, in the same units,
-        of an array as if it were scaled up to a mean squared distance of 4;
-        that, a tenth, a hundredth or a thousandth of it, whichever does best in a trial of 50 steps. Either way the
-        rate falls to 0 by half a cosine.
+        Of the methods on mini-batches. A number: A moves by learning_rate · v, where v is the gradient's moving
+        average, as in :class:`fcco.optim.MovingAverageSGD`. "auto": v is divided entry by entry by the root mean square
+        of past gradients, as in Adam, and each column by the deviation of its feature, so that units do not matter. An
+        entry's step is at most min(0.3, 3 / √n_features) times the root mean square of the start's entries, in the same
+        units, of an array as if it were scaled up to a mean squared distance of 4; that, a tenth, a hundredth or a
+        thousandth of it, whichever does best in a trial of 50 steps. Either way the rate falls to 0 by half a cosine.
     alpha : float
         Weight of the penalty.
     n_iter_no_change : int
         See ``tol``.
+    max_time : float or None
+        Seconds after which no further iteration begins, counted from the start of ``fit``; the best A so far is kept.
+        None: no limit. With a limit, the result depends on how fast the machine is.
 
     Attributes
     ----------
@@ -120,9 +127,9 @@ class NeighborhoodComponentsAnalysis(
         Iterations made.
     random_state_ : RandomState
     loss_curve_ : list of float
-        The objective after each iteration; after one on mini-batches from p_i against all rows, exactly, and their mean
-        over all i or, where there are more than 500, over 500 drawn once at random: then an estimate of F, with a
-        standard error of 0.02 at most.
+        The objective after each iteration. After one that is not of L-BFGS it is the mean of exact p_i, over all i or,
+        where there are more than 500, over 500 drawn once at random: then an estimate of F, with a standard error of
+        0.02 at most.
 
     >>> from sklearn.datasets import load_iris
     >>> x, y = load_iris(return_X_y=True)
@@ -160,6 +167,7 @@ class NeighborhoodComponentsAnalysis(
         learning_rate: float | Literal["auto"] = "auto",
         alpha: float = 0.0,
         n_iter_no_change: int = 10,
+        max_time: float | None = None,
     ) -> None:
         self.n_components = n_components
         self.init = init
@@ -176,6 +184,7 @@ class NeighborhoodComponentsAnalysis(
         self.learning_rate = learning_rate
         self.alpha = alpha
         self.n_iter_no_change = n_iter_no_change
+        self.max_time = max_time
 
     @show_weights_where_taken
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NeighborhoodComponentsAnalysis:  # noqa: N803
@@ -188,9 +197,9 @@ class NeighborhoodComponentsAnalysis(
         label = np.unique(y, return_inverse=True)[1].astype(np.int64)
         init = self._check_start(x.shape[1])
         self.random_state_ = check_random_state(self.random_state)
-        began = time.perf_counter()
+        self._fit_began = time.perf_counter()
         resumed = self.warm_start and hasattr(self, "components_")
-        start = self.components_ if resumed else self._start(x, label, init)
+        start = self.components_ if resumed else begin(self, x, label, init)
         fit = Fit(self, x, label, start, self.random_state_)
         with compiling(type(self).__name__):
             settled = self._descend(fit, resumed)
@@ -199,7 +208,7 @@ class NeighborhoodComponentsAnalysis(
         for doubt in self._doubts(fit, settled):
             warn_user(f"[{name}] NCA did not converge: {doubt}")
         if self.verbose:
-            print(f"[{name}] Training took {time.perf_counter() - began:8.2f}s.")
+            print(f"[{name}] Training took {time.perf_counter() - self._fit_began:8.2f}s.")
         return self
 
     def transform(self, X: Any) -> Array:  # noqa: N803 (scikit-learn's)
@@ -210,39 +219,56 @@ class NeighborhoodComponentsAnalysis(
 
     def _descend(self, fit: Fit, resumed: bool) -> bool:
         """Iterate until the objective settles, or max_iter times; whether it settled."""
-        exact = self._is_exact(len(fit.rows.label))
         self.loss_curve_, self.n_iter_ = [], 0
-        if not (exact and resumed):
-            fit.choose_step(_STEPS[-1:] if resumed else _STEPS)
+        if self._compares_pairs():
+            self._print_header()
+            return self._iterate_pairs(fit, resumed)
+        fit.choose_step(_STEPS[-1:] if resumed else _STEPS)
         self._print_header()
-        return self._iterate_exact(fit, resumed) if exact else self._iterate(fit)
+        return self._iterate(fit)
 
-    def _is_exact(self, n: int) -> bool:
-        return self.method == "exact" or (self.method == "auto" and self.learning_rate == "auto" and n <= EXACT_ROWS)
+    def _compares_pairs(self) -> bool:
+        return self.method == "exact" or (self.method == "auto" and self.learning_rate == "auto")
 
-    def _iterate_exact(self, fit: Fit, resumed: bool) -> bool:
+    def _iterate_pairs(self, fit: Fit, resumed: bool) -> bool:
         n, settles, settled = len(fit.rows.label), settling(self), False
 
         def note(value: float, a: Array) -> bool:
             nonlocal settled
             self._record(value, a, n)
             settled = settles(value)
-            return settled
+            return settled or self._is_late()
 
+        def note_start(value: float, a: Array) -> bool:
+            self._record(value, a, n)
+            return self._is_late()
+
+        sampled, full = share_out(n, self.max_iter, exact=self.method == "exact")
         if resumed:
-            start = fit.start
+            start, full = fit.start, max(full, 1)
         elif n <= FEW:
-            start = choose_start(fit, self.max_iter)
+            start, full = choose_start(fit, self.max_iter), self.max_iter
         else:
-            start = come_near(fit, min(PASSES, self.max_iter - 1), lambda value, a: self._record(value, a, n))
-        left = self.max_iter - self.n_iter_
-        value, fit.run.a[:] = minimise(fit, start, left, note, _NEAR if resumed else 1.0)
+            start = come_near(fit, sampled, note_start)
+        fit.run.a[:], planned = start, self.n_iter_ + full
+        if self.n_iter_ and (full == 0 or self._is_late()):
+            return self._is_slow() or self.tol == 0
+        value, fit.run.a[:] = minimise(fit, start, full, note, _NEAR if resumed else 1.0)
         fit.check_finite(value, self.n_iter_ + 1)
         if not self.loss_curve_:  # it began at an optimum
-            self._record(value, fit.run.a, len(fit.rows.label))
+            self._record(value, fit.run.a, n)
             return True
         # Where it ends by itself, no step along the gradient lowers the objective.
-        return settled or self.n_iter_ < self.max_iter or self.tol == 0
+        ended_itself = self.n_iter_ < planned and not self._is_late()
+        return settled or ended_itself or self._is_slow() or self.tol == 0
+
+    def _is_slow(self) -> bool:
+        """Whether the last iterations gained less than tol each, on average."""
+        curve, patience = self.loss_curve_, self.n_iter_no_change
+        return len(curve) > patience and curve[-1 - patience] - curve[-1] <= patience * self.tol * abs(curve[-1])
+
+    def _is_late(self) -> bool:
+        return self.max_time is not None and time.perf_counter() - self._fit_began >= self.max_time
 
     def _iterate(self, fit: Fit) -> bool:
         stall, count = Stall(self.n_iter_no_change), 0
@@ -253,6 +279,8 @@ class NeighborhoodComponentsAnalysis(
                 count += 1
                 if count == _STALLS:
                     return True
+            if self._is_late():
+                break
         return self.tol == 0
 
     def _print_header(self) -> None:
@@ -277,9 +305,8 @@ class NeighborhoodComponentsAnalysis(
         value, first, doubts = fit.objective(fit.run.a), fit.at_start, []
         rate = f"learning_rate={self.learning_rate!r}"
         if not settled:
-            doubts.append(
-                f"the objective had not settled to within tol={self.tol} in max_iter={self.max_iter} iterations"
-            )
+            limit = f"max_time={self.max_time} s" if self._is_late() else f"max_iter={self.max_iter} iterations"
+            doubts.append(f"the objective had not settled to within tol={self.tol} in {limit}")
         if value > first + _WORSE * max(abs(first), 1e-12):
             doubts.append(f"it ended at {value:.4g}, worse than it began, at {first:.4g}: lower {rate}")
         spread = spread_of(fit.rows.x[fit.anchors], fit.run.a)
@@ -288,7 +315,7 @@ class NeighborhoodComponentsAnalysis(
                 f"rows are {np.sqrt(spread):.1g} apart, where only the nearest counts and the objective is flat: lower "
                 f"{rate}, or scale init down"
             )
-        if fit.per_pass > 1 and not self._is_exact(len(fit.rows.label)) and not abs(fit.in_batches - value) <= _GAP:
+        if fit.per_pass > 1 and not self._compares_pairs() and not abs(fit.in_batches - value) <= _GAP:
             doubts.append(
                 f"batches take the objective for {fit.in_batches:.3f}, where it is {value:.3f}: batch_size="
                 f"{self.batch_size} is too small for {len(fit.rows.sizes)} classes of {len(fit.rows.label)} rows"
@@ -298,10 +325,12 @@ class NeighborhoodComponentsAnalysis(
     def _check_parameters(self) -> None:
         check_parameters(self, methods=("auto", *METHODS), batch_size=3)
         check_number(self.tol, "tol", at_least=0.0)
+        if self.max_time is not None:
+            check_number(self.max_time, "max_time", above=0.0)
         if self.n_components is not None:
             whole_number("n_components", self.n_components)
         if isinstance(self.init, str):
-            check_choice(self.init, "init, if not an array,", _INITS)
+            check_choice(self.init, "init, if not an array,", INITS)
         if self.callback is not None and not callable(self.callback):
             raise ValueError(f"callback must be callable or None; got {self.callback!r}")
 
@@ -344,40 +373,6 @@ class NeighborhoodComponentsAnalysis(
             )
         return init
 
-    def _start(self, x: Array, label: Array, init: Any) -> Array:
-        if not isinstance(init, str):
-            return init
-        if (x == x[0]).all():
-            return np.eye(self.n_components or x.shape[1], x.shape[1])  # every A is as good, and no direction is named
-        start = self._named_start(x, label, init)
-        counts = np.bincount(label)
-        if len(counts) == 1 or counts.max() == 1:
-            return start  # every A is as good
-        spread = spread_of(x[self.random_state_.permutation(len(x))[:1000]], start)
-        return start * np.sqrt(SPREAD / spread) if spread > 0 else start
-
-    def _named_start(self, x: Array, label: Array, init: str) -> Array:
-        n_classes, n_features = label.max() + 1, x.shape[1]
-        k = self.n_components or n_features
-        if init == "auto":
-            init = "lda" if k <= min(n_features, n_classes - 1) else "pca" if k < min(x.shape) else "identity"
-        if init == "identity":
-            return np.eye(k, n_features)
-        if init == "random":
-            return self.random_state_.standard_normal(size=(k, n_features))
-        began = time.perf_counter()
-        if self.verbose:
-            kind = "principal" if init == "pca" else "most discriminative"
-            print(f"Finding {kind} components... ", end="")
-            sys.stdout.flush()
-        if init == "pca":
-            start = PCA(n_components=k, random_state=self.random_state_).fit(x).components_
-        else:
-            start = _discriminants(x, label, k, self.random_state_)
-        if self.verbose:
-            print(f"done in {time.perf_counter() - began:5.2f}s")
-        return start
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
@@ -387,14 +382,3 @@ class NeighborhoodComponentsAnalysis(
     @property
     def _n_features_out(self) -> int:
         return self.components_.shape[0]
-
-
-def _discriminants(x: Array, label: Array, k: int, random: np.random.RandomState) -> Array:
-    """The k most discriminative directions; where there are fewer, principal ones after them."""
-    try:
-        found = LinearDiscriminantAnalysis(n_components=k).fit(x, label).scalings_.T[:k]
-    except IndexError:  # scikit-learn's, where no row differs from the mean of its class
-        found = np.zeros((0, x.shape[1]))
-    if len(found) == k:
-        return found
-    return np.vstack([found, PCA(n_components=k - len(found), random_state=random).fit(x).components_])

@@ -1,4 +1,4 @@
-"""Neighbourhood components from all pairs of rows: the exact gradient in little memory, and L-BFGS along it."""
+"""L-BFGS for neighbourhood components, on all pairs of rows, and how many of its iterations are affordable."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import minimize
 
-from fcco.compiled._nca_exact import share_and_gradient
-from fcco.estimators._nca_fit import Fit, one_thread
+from fcco.estimators._nca_fit import Fit
+from fcco.estimators._nca_start import Note, come_near
 from fcco.estimators._progress import Stall
 from fcco.estimators._validation import Array
 
 if TYPE_CHECKING:
     from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 
-PASSES = 3  # of mini-batches, before the first iteration
+BUDGET = 8 * 10**8  # pairs that the iterations of L-BFGS compare in all, unless "exact" asks for more
+PASSES = 3  # iterations of ``come_near`` at least, before those of L-BFGS
+_MOST = 0.6  # share of all iterations that are of ``come_near`` at most
 FEW = 500  # rows of which a fit takes so little that several starts are tried
-_SIZES = (1.0, 4.0)  # of a start by name, in units of that of mini-batches
-
-Note = Callable[[float, Array], bool]
+_SIZES = (1.0, 4.0)  # of a start by name, in units of those that ``come_near`` has
 
 
 def minimise(fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1.0) -> tuple[float, Array]:
@@ -41,8 +41,7 @@ def minimise(fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1
 
     def value_and_gradient(entries: Array) -> tuple[float, Array]:
         a = to_map(entries)
-        with one_thread:
-            share, gradient = share_and_gradient(fit.rows, a)
+        share, gradient = fit.pairs.share_and_gradient(a)
         return fit.penalty(a) - share, ((gradient.astype(np.float64) + alpha * a) * unit).ravel()
 
     def after(intermediate_result: object) -> None:
@@ -55,18 +54,16 @@ def minimise(fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1
     return float(found.fun), to_map(found.x)
 
 
-def come_near(fit: Fit, passes: int, note: Callable[[float, Array], object]) -> Array:
-    """Where a few passes of mini-batches lead, if that is lower than the start; ``note`` is told of each."""
-    value = fit.at_start
-    for number in range(passes):
-        value = fit.iterate(number, passes)
-        note(value, fit.run.a)
-    return fit.run.a.copy() if value <= fit.at_start else fit.start
+def share_out(n: int, max_iter: int, *, exact: bool) -> tuple[int, int]:
+    """Return how many iterations sample pairs of n rows, and how many of L-BFGS on all of them may follow."""
+    least = min(PASSES, max_iter - 1)
+    full = max_iter - least if exact else min(max_iter - least, BUDGET // n**2)
+    return min(max_iter - full, max(least, round(_MOST * max_iter), 1)), full
 
 
 def choose_start(fit: Fit, max_iter: int) -> Array:
     """The start of several that ends best."""
-    warm = come_near(fit, PASSES, lambda value, _: None)
+    warm = come_near(fit, PASSES, lambda *_: False)
     sizes = _SIZES if isinstance(fit.model.init, str) else (1.0,)
     starts = [warm, *(size * fit.start for size in sizes)]
     ends = [_end(fit, start, max_iter) for start in starts]

@@ -12,8 +12,8 @@ from threadpoolctl import ThreadpoolController
 
 from fcco.compiled import RULES, new_update
 from fcco.compiled._nca import NCAState, nca_rows, nca_state, train_nca
-from fcco.compiled._nca_exact import mean_share
 from fcco.estimators._columns import column_moments
+from fcco.estimators._nca_pairs import Pairs
 from fcco.estimators._validation import Array
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Fit:
         self.unit = scale if self.normalise else np.ones_like(scale)
         self.rows = nca_rows(x, label, center, self.unit)
         self.anchors = random.permutation(len(x))[:ANCHORS]
+        self.pairs = Pairs(x, label, center)
+        self.watched = np.sort(self.pairs.position[self.anchors])
         self.start = np.ascontiguousarray(start, x.dtype)
         self.largest_step = _largest_step(self.start * deviation.astype(np.float64), spread_of(x[self.anchors], start))
         rule = model.method if model.method in RULES else "sox"
@@ -131,9 +133,7 @@ class Fit:
 
     def objective(self, a: Array) -> float:
         """F at ``a``, from the p_i of the anchors."""
-        with one_thread:
-            share = mean_share(self.rows, a, self.anchors)
-        return self.penalty(a) - share
+        return self.penalty(a) - self.pairs.share(a, self.watched)
 
     @cached_property
     def at_start(self) -> float:
