@@ -10,7 +10,7 @@ import fcco
 from cases import CASES as ENGINE_CASES
 from cases import make_loss
 from fcco import distributed
-from losses.cases import AP, CASES, DEFAULTS, NDCG, ROBUST_CONTRASTIVE
+from losses.cases import AP, CASES, DEFAULTS, NDCG, ROBUST_CONTRASTIVE, SEVERAL_CLASSES
 
 N, FEATURES = 13, 3
 SCHEDULED = [case.with_options(temperature=fcco.schedules.Cosine(final=0.2, steps=4)) for case in (AP, NDCG)]
@@ -111,7 +111,7 @@ def plans(world):
     if two:  # Precision and options change formulas, and neither what is sent nor by how many.
         for case in DEFAULTS:
             runs[f"{case}-{torch.float32}"] = (train_loss, (case, None, torch.float32, 10), (True,))
-        for case in [*CASES, *SCHEDULED, LEARNING]:
+        for case in [*CASES, *SEVERAL_CLASSES, *SCHEDULED, LEARNING]:
             runs[f"{case}-{fcco.SOAP(0.5)}"] = (train_loss, (case, fcco.SOAP(0.5), torch.float64, 4), (True,))
     for case in ENGINE_CASES:
         runs[f"{case}"] = (train_engine, (case, 5 if two else 3), (False,) if case[0].all_rows else both)

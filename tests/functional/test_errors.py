@@ -18,7 +18,15 @@ Z = torch.eye(3)
 WRONG = [
     # shapes, dtypes
     (F.average_precision_loss, (H[:2], Y), {}, ValueError, "target must have the shape [2], like scores; got [3]"),
-    (F.average_precision_loss, (H.unsqueeze(1), Y), {}, ValueError, "scores must have the shape [n]; got [3, 1]"),
+    (F.p_norm_push_loss, (H.unsqueeze(1), Y), {}, ValueError, "scores must have the shape [n]; got [3, 1]"),
+    (
+        F.average_precision_loss,
+        (H.unsqueeze(1), Y),
+        {},
+        ValueError,
+        "labels must be in [0, 1), or -1 if missing",
+    ),
+    (F.auc_loss, (H.unsqueeze(1), Y[:2]), {}, ValueError, "target must have the shape of scores, [3, 1], or hold 3"),
     (F.average_precision_loss, (H.long(), Y), {}, TypeError, "scores must have a floating dtype; got torch.int64"),
     (F.average_precision_loss, (H.tolist(), Y), {}, TypeError, "scores must be a tensor; got list"),
     (F.average_precision_loss, (H, Y.tolist()), {}, TypeError, "target must be a tensor; got list"),

@@ -13,6 +13,13 @@ def binary(rng, n):
     return [rng.normal(size=n)], [rng.permutation(np.arange(n) % 3 == 0).astype(int)]
 
 
+def labelled(rng, n):
+    """Three classes, of which some labels are missing."""
+    target = np.stack([rng.permutation(np.arange(n) % 3 == 0).astype(int) for _ in range(3)], 1)
+    target[rng.random((n, 3)) < 0.1] = -1
+    return [rng.normal(size=(n, 3))], [target]
+
+
 def ranking(rng, n):
     """Queries of 1, 3, 4, ... items; the second has no relevant one, and the lone item is relevant."""
     query = np.repeat([40, -7, 3, 9, 10**12], [1, 3, 4, 5, n])[:n]
@@ -306,6 +313,7 @@ CASES = [
     PARTIAL_AUC.with_options(surrogate="exp"),
     AUC,
     AUC.with_options(form="min_max"),
+    replace(AUC.with_options(surrogate="logistic"), data=labelled),
     CVAR,
     TWO_WAY.with_options(surrogate="logistic", temperature=0.5, positive_temperature=0.8),
     NDCG.with_options(surrogate="sigmoid", k=2, sharpness=3.0),
@@ -324,6 +332,11 @@ CASES = [
     GROUP_DRO.with_options(temperature=0.3),
     *REMEMBERING,
     STRATIFIED_COX.with_options(memory=fcco.Memory(4)),
+]
+# With a row for each example and class, the table is not what the other tests take it for.
+SEVERAL_CLASSES = [
+    replace(AP.with_options(temperature=0.7), data=labelled),
+    replace(PARTIAL_AUC.with_options(temperature=0.7), data=labelled),
 ]
 INDEXED = [case for case in CASES if case.indexed]
 RULES = [fcco.SOAP(1.0), fcco.BSGD(), fcco.SOX(0.3)]

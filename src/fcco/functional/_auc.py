@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from fcco.functional._bipartite import split_classes
 from fcco.functional._checks import as_value, check_choice, check_count, check_number
+from fcco.functional._classes import has_classes, macro_mean
 from fcco.functional._pairs import reduce_pairs, surrogate_sums
 from fcco.functional._surrogates import Surrogate, SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import at_least_float32, graph_zero, mean, widen
@@ -39,10 +42,12 @@ def auc_loss(
 
     Parameters
     ----------
-    scores : Tensor of shape (n,)
-        The scores h.
-    target : Tensor of shape (n,)
+    scores : Tensor of shape (n,) or (n, C)
+        The scores h. With a column for each class, the loss is the mean over the classes that have both positives and
+        negatives.
+    target : Tensor of shape (n,) or (n, C)
         The labels: 0 and 1, -1 and 1, or bool. The loss is 0 without positives or without negatives.
+        With a column for each class, -1 and NaN stand for missing labels, and classes of shape (n,) are accepted too.
     surrogate : str or callable, default "squared_hinge"
         The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", "ramp", or an elementwise function.
         The form "min_max" ignores it.
@@ -89,6 +94,9 @@ def auc_loss(
     >>> auc_loss(scores, target, form="min_max")  # 0 + 1/4 + (1 + 1/2 - 1)²
     tensor(0.5000)
     """
+    if has_classes(scores):
+        options: dict[str, Any] = {"surrogate": surrogate, "margin": margin, "form": form}
+        return macro_mean(partial(auc_loss, chunk=chunk, **options), scores, target)
     positives, negatives = split_classes(scores, target, chunk)
     check_choice(form, "form", FORMS)
     check_number(margin, "margin", at_least=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from fcco.functional._checks import (
     check_per_example,
     refuse_where,
 )
+from fcco.functional._classes import has_classes, macro_mean, refuse_weight
 from fcco.functional._pairs import reduce_pairs, surrogate_sums
 from fcco.functional._surrogates import Surrogate, SurrogateLike, check_temperature, in_units, resolve_surrogate
 from fcco.functional._tensors import at_least_float32, graph_zero, mean, widen
@@ -56,10 +58,11 @@ def average_precision_loss(
 
     Parameters
     ----------
-    scores : Tensor of shape (n,)
-        The scores h.
-    target : Tensor of shape (n,)
+    scores : Tensor of shape (n,) or (n, C)
+        The scores h. With a column for each class, the loss is the mean over the classes that have positives.
+    target : Tensor of shape (n,) or (n, C)
         The labels: 0 and 1, -1 and 1, or bool. The loss is 0 without positives and -1 without negatives.
+        With a column for each class, -1 and NaN stand for missing labels, and classes of shape (n,) are accepted too.
     margin : float, default 1.0
         The margin of the hinges. Other surrogates ignore it.
     surrogate : str or callable, default "ramp"
@@ -106,6 +109,10 @@ def average_precision_loss(
     >>> average_precision_loss(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))  # 1 / (1 + 1/2)
     tensor(-0.6667)
     """
+    if has_classes(scores):
+        refuse_weight(weight)
+        options: dict[str, Any] = {"margin": margin, "surrogate": surrogate, "temperature": temperature}
+        return macro_mean(partial(average_precision_loss, chunk=chunk, **options), scores, target, both=False)
     positive = _check(scores, target, chunk)
     ell, temperature = resolve_surrogate(surrogate, margin), check_temperature(temperature)
     if not (own_term := ell.at_zero(scores)) > 0:
@@ -248,10 +255,12 @@ def partial_auc_loss(
 
     Parameters
     ----------
-    scores : Tensor of shape (n,)
-        The scores h.
-    target : Tensor of shape (n,)
+    scores : Tensor of shape (n,) or (n, C)
+        The scores h. With a column for each class, the loss is the mean over the classes that have both positives and
+        negatives.
+    target : Tensor of shape (n,) or (n, C)
         The labels: 0 and 1, -1 and 1, or bool. The loss is 0 without positives or without negatives.
+        With a column for each class, -1 and NaN stand for missing labels, and classes of shape (n,) are accepted too.
     surrogate : str or callable, default "squared_hinge"
         The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", "ramp", or an elementwise
         function.
@@ -289,6 +298,9 @@ def partial_auc_loss(
     >>> partial_auc_loss(torch.tensor([1.0, 0.0, 1.0]), torch.tensor([1, 0, 0]))  # log((1 + e) / 2)
     tensor(0.6201)
     """
+    if has_classes(scores):
+        options: dict[str, Any] = {"margin": margin, "surrogate": surrogate, "temperature": temperature}
+        return macro_mean(partial(partial_auc_loss, chunk=chunk, **options), scores, target)
     positives, negatives = split_classes(scores, target, chunk)
     check_number(temperature, "temperature", above=0)
     ell = resolve_surrogate(surrogate, margin)

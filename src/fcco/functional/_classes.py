@@ -79,6 +79,17 @@ def as_labels(target: Any, scores: Tensor) -> Labels:
     return Labels(positive, ~positive & ~missing)
 
 
+def has_classes(scores: Any) -> bool:
+    """Return whether scores have a column for each of several classes."""
+    return isinstance(scores, Tensor) and scores.dim() == 2
+
+
+def refuse_weight(weight: Tensor | None) -> None:
+    """Raise if there are weights of examples, which several classes do not have."""
+    if weight is not None:
+        raise ValueError(f"weight must be None for scores with a column for each class; got {type(weight).__name__}")
+
+
 def macro_mean(
     objective: Callable[[Tensor, Tensor], Tensor], scores: Tensor, target: Tensor, *, both: bool = True
 ) -> Tensor:

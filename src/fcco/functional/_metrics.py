@@ -11,7 +11,7 @@ from torch import Tensor
 from fcco._checks import whole_number
 from fcco.functional._bipartite import as_weight
 from fcco.functional._checks import as_groups, as_mask, check_floats, check_relevance, check_time
-from fcco.functional._classes import macro_mean
+from fcco.functional._classes import has_classes, macro_mean, refuse_weight
 from fcco.functional._listwise import gain_share
 from fcco.functional._tensors import widen
 
@@ -49,7 +49,7 @@ def average_precision(scores: Tensor, target: Tensor, *, weight: Tensor | None =
     >>> average_precision(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([1, 0, 1]))  # (1 + 2/3) / 2
     tensor(0.8333, dtype=torch.float64)
     """
-    if scores.dim() == 2:
+    if has_classes(scores):
         return _macro(average_precision, scores, target, weight, both=False)
     above, total = _weight_from_the_top(scores, target, weight)
     ones, among_positives = total[1], above[1]
@@ -90,7 +90,7 @@ def roc_auc(scores: Tensor, target: Tensor, *, weight: Tensor | None = None) -> 
     >>> roc_auc(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([1, 0, 1]))
     tensor(0.5000, dtype=torch.float64)
     """
-    if scores.dim() == 2:
+    if has_classes(scores):
         return _macro(roc_auc, scores, target, weight)
     above, level = _weight_from_the_top(scores, target, weight)
     negatives, positives = above[0, -1], above[1, -1]
@@ -103,8 +103,7 @@ def _macro(
     metric: Callable[..., Tensor], scores: Tensor, target: Tensor, weight: Tensor | None, *, both: bool = True
 ) -> Tensor:
     """Return the mean of a metric over classes; NaN if no class has one."""
-    if weight is not None:
-        raise ValueError(f"weight must be None for scores with a column for each class; got {type(weight).__name__}")
+    refuse_weight(weight)
     values: list[Tensor] = []
 
     def measure(own: Tensor, labels: Tensor) -> Tensor:

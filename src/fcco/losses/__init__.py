@@ -19,16 +19,17 @@ Notes
 
 from fcco.losses._auc import AUCLoss
 from fcco.losses._baseline_cox import BaselineCoxLoss
-from fcco.losses._bipartite import AveragePrecisionLoss, PartialAUCLoss, PNormPushLoss
+from fcco.losses._bipartite import AveragePrecisionLoss, PNormPushLoss
 from fcco.losses._contrastive_variants import RobustContrastiveLoss, SupervisedContrastiveLoss
 from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses._listwise import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.losses._meta import MAMLLoss
-from fcco.losses._partial_auc import CVaRPartialAUCLoss, TwoWayPartialAUCLoss
+from fcco.losses._partial_auc import CVaRPartialAUCLoss, PartialAUCLoss
 from fcco.losses._pretrained import PretrainedAveragePrecisionLoss
 from fcco.losses._robust import GroupDROLoss, InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss, NCALoss
 from fcco.losses._survival import CoxLoss
+from fcco.losses._two_way import TwoWayPartialAUCLoss
 
 __all__ = [
     "AUCLoss",

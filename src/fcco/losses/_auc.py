@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco._checks import reads_are_free, shape_of, whole_number
+from fcco._checks import shape_of, whole_number
 from fcco._rules import BSGD, SOAP, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
@@ -20,7 +20,7 @@ from fcco.functional._classes import Labels, as_labels
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import at_least_float32
 from fcco.losses._base import Loss, Scale
-from fcco.losses._classes import check_n_pos, count_per_class
+from fcco.losses._classes import check_classes, check_n_pos, count_per_class
 
 
 @dataclass(frozen=True)
@@ -190,18 +190,9 @@ class AUCLoss(Loss):
             if scores.shape[1] != self.n:
                 raise ValueError(f"scores must have the shape [B, {self.n}], like n_pos; got {shape_of(scores)}")
             labels = as_labels(target, scores)
-        if self.training and reads_are_free(scores):
-            self._check_population(labels)
+        if self.training:
+            check_classes(labels, self.n_examples, self.n_pos)
         return at_least_float32(scores), labels
-
-    def _check_population(self, labels: Labels) -> None:
-        """Raise if the batch has positives or negatives of a class that has none in the training data."""
-        n_pos = torch.tensor(self.n_pos, device=labels.positive.device).reshape(-1)
-        for noun, part, none in (("positive", labels.positive, 0), ("negative", labels.negative, self.n_examples)):
-            strange = part.any(0) & (n_pos == none)
-            if bool(strange.any()):
-                known = f"n = {self.n_examples}, n_pos = {self.n_pos}"
-                raise ValueError(f"the batch must have no {noun} of a class that has none in training ({known})")
 
 
 def _shares(members: Tensor, like: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Losses that compare positives with negatives: average precision, p-norm push, one-way partial AUC."""
+"""Losses that compare positives with negatives: average precision and p-norm push."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
-from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner, partial_auc_inner
+from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.losses._base import Default, Loss, Scale, choose, count_positives, minus_share
+from fcco.losses._base import Default, Loss, choose, count_positives, minus_share
+from fcco.losses._classes import PerClass, check_n_pos, count_known, count_per_class, refuse_memory
 from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
 from fcco.losses._fused_memory import remembering_average_precision, remembering_p_norm_push
 from fcco.losses._population import check_members, outer_only, split
@@ -25,7 +27,6 @@ from fcco.losses._temperature import Temperature, TemperedLoss
 # What measured best; see docs/defaults.md.
 AVERAGE_PRECISION = Default(SOAP(gamma=0.7), Memory(256), beside=SOAP(gamma=0.7))
 P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(4096, refresh=False))
-PARTIAL_AUC = Default(SOAP(gamma=0.7), Memory(64), remembers=False)
 
 
 def _ratio(u: Tensor) -> Tensor:
@@ -56,8 +57,8 @@ class AveragePrecisionLoss(TemperedLoss):
     ----------
     n : int
         The number of training examples.
-    n_pos : int
-        The number of positives among them; see also :meth:`from_targets`.
+    n_pos : int or sequence of C ints
+        The number of positives among them, or that of each class; see also :meth:`from_targets`.
     margin : float, default 1.0
         The margin of the hinges. Other surrogates ignore it.
     surrogate : str or callable, default "ramp"
@@ -97,6 +98,11 @@ class AveragePrecisionLoss(TemperedLoss):
     estimated. A positive has no term if the batch has no negative or, with an exact own term, no other positive. With
     "exp" the loss works in log space.
 
+    **Several classes.** If ``n_pos`` has a number for each class, scores have the shape (B, C), and targets the same
+    shape, with -1 or NaN for missing labels, or they are classes of shape (B,). The table has a row for each example
+    and class, and there is no memory. The loss is the mean over the classes that have a term in the batch. A class that
+    many batches lack therefore weighs less than in the exact objective.
+
     The gradient of AP hardly reaches positives far down the list, so this loss alone does not train a network from
     scratch. Use it on the logits of a network that cross entropy has trained, or use
     :class:`PretrainedAveragePrecisionLoss`, which begins with cross entropy. docs/top_of_list.md says on which data
@@ -118,7 +124,7 @@ class AveragePrecisionLoss(TemperedLoss):
     def __init__(
         self,
         n: int,
-        n_pos: int,
+        n_pos: int | Sequence[int],
         margin: float = 1.0,
         surrogate: SurrogateLike = "ramp",
         temperature: Temperature = 1.0,
@@ -127,12 +133,16 @@ class AveragePrecisionLoss(TemperedLoss):
         memory: Memory | int | None = None,
     ) -> None:
         ell = resolve_surrogate(surrogate, margin)
+        counts = check_n_pos(whole_number("n", n), n_pos)
+        per_class = None if isinstance(counts, int) else PerClass(n, len(counts), counts)
+        if per_class is not None:
+            refuse_memory(memory)
+            n, memory = n * per_class.count, 0
         rule, memory = choose(rule, memory, AVERAGE_PRECISION, strata=2)
         super().__init__(minus_share if ell.is_exp else _ratio, n, dim=2, rule=rule, log=ell.is_exp, memory=memory)
-        self.n_pos = whole_number("n_pos", n_pos)
-        if self.n_pos > self.n:
-            raise ValueError(f"n_pos must be at most n = {self.n}; got {n_pos}")
-        self._with_outer(self.n_pos)._identify(n_pos=self.n_pos)
+        self.n_pos = counts if isinstance(counts, int) else sum(counts)
+        self._per_class = per_class
+        self._with_outer(self.n_pos)._identify(n_pos=torch.tensor(counts) if per_class else self.n_pos)
         if not (at_zero := ell.at_zero(torch.zeros((), dtype=torch.float64))) > 0:
             raise ValueError(
                 f"surrogate must be positive at 0 for average precision; got {ell.name}, which is {at_zero} there"
@@ -148,8 +158,9 @@ class AveragePrecisionLoss(TemperedLoss):
 
         Parameters
         ----------
-        target : array-like of shape (n,)
-            The labels of the training data: 0 and 1, or bool.
+        target : array-like of shape (n,) or (n, C)
+            The labels of the training data: 0 and 1, or bool. With a column for each class, -1 and NaN stand for
+            missing labels.
         **options
             Further arguments of the constructor.
 
@@ -158,11 +169,18 @@ class AveragePrecisionLoss(TemperedLoss):
         AveragePrecisionLoss
             The loss.
         """
-        n, n_pos = count_positives(target)
-        return cls(n, n_pos, **options)
+        n, n_pos = count_per_class(target)
+        loss = cls(n, n_pos, **options)
+        if loss._per_class is not None:
+            n_known = count_known(target)
+            loss._per_class = replace(loss._per_class, n_known=n_known)
+            loss._identify(n_known=torch.tensor(n_known))
+        return loss
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
+        """Return the loss of a batch from scores and targets, of shape (B,) or (B, C), and rows of shape (B,)."""
+        if self._per_class is not None:
+            return self._per_class.loss(self, self._estimate, scores, target, index)
         if can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp:
             by_hand = fused_average_precision if self.memory is None else remembering_average_precision
             fused = by_hand(
@@ -179,16 +197,17 @@ class AveragePrecisionLoss(TemperedLoss):
                 return fused
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
-    def _estimate(self, pool: Pool) -> Estimate:
-        """Estimate the inner values of the positives in a pool."""
+    def _estimate(self, pool: Pool, k: int = 0) -> Estimate:
+        """Estimate the inner values of the positives of class k in a pool."""
+        n, n_pos = (self.n, self.n_pos) if self._per_class is None else self._per_class.sizes(k)
         return average_precision_inner(
             *pool.own,
             rivals=pool.rivals,
             rows=pool.repeated_rows,
             surrogate=self.surrogate,
             temperature=self._temperature_now(),
-            n=self._of_population(self.n),
-            n_pos=self.n_pos,
+            n=self._of_population(n),
+            n_pos=n_pos,
             own_term=self.own_term,
             recall=pool.recall,
         )
@@ -301,106 +320,3 @@ class PNormPushLoss(Loss):
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
         check_members(pool, 0, outer_only(self.coupled.n_outer, "negative", "positive"))
-
-
-class PartialAUCLoss(Loss):
-    r"""One-way partial AUC: for every positive, a soft maximum over the negatives above it.
-
-    .. math:: F = \frac{1}{n_+} \sum_{i \in S_+} \tau \log \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
-
-    Parameters
-    ----------
-    n : int
-        The number of training examples.
-    temperature : float, default 1.0
-        The temperature τ, positive. The smaller it is, the fewer negatives count.
-    surrogate : str or callable, default "squared_hinge"
-        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function. With "exp",
-        ℓ itself may overflow.
-    margin : float, default 1.0
-        The margin of the hinges.
-    rule : Rule or None, default None
-        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. The default is
-        ``fcco.SOAP(gamma=0.7)`` and no memory. With ``memory`` alone, there is no table.
-    memory : Memory, int or None, default None
-        Which outputs of recent batches to compare with; a number is that of outputs per class, and 0 stands for
-        none. See :class:`fcco.Memory`.
-
-    Raises
-    ------
-    ValueError
-        If ``temperature`` is not positive.
-
-    See Also
-    --------
-    fcco.functional.partial_auc_loss : The exact objective.
-
-    Notes
-    -----
-    **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
-    rows in [0, n). It returns a scalar. The loss works in log space.
-
-    The default rule and memory were chosen by measurement; see docs/defaults.md and docs/memory.md.
-
-    References
-    ----------
-    .. [1] Zhu et al., *When AUC Meets DRO*, ICML 2022 (SOPA-s).
-
-    Examples
-    --------
-    >>> loss_fn = PartialAUCLoss(n=5)
-    >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
-    >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
-    """
-
-    def __init__(
-        self,
-        n: int,
-        temperature: float = 1.0,
-        surrogate: SurrogateLike = "squared_hinge",
-        margin: float = 1.0,
-        rule: Rule | None = None,
-        memory: Memory | int | None = None,
-    ) -> None:
-        check_number(temperature, "temperature", above=0)
-        rule, memory = choose(rule, memory, PARTIAL_AUC, strata=2)
-        super().__init__(Scale(temperature), n, rule=rule, log=True, memory=memory)
-        self.temperature = temperature
-        self.surrogate = resolve_surrogate(surrogate, margin)
-
-    @classmethod
-    def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
-        """Create the loss with n and the number of positives counted in the training targets.
-
-        Parameters
-        ----------
-        target : array-like of shape (n,)
-            The labels of the training data: 0 and 1, or bool.
-        **options
-            Further arguments of the constructor.
-
-        Returns
-        -------
-        PartialAUCLoss
-            The loss.
-        """
-        n, n_pos = count_positives(target)
-        return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
-
-    def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
-        return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
-
-    def _estimate(self, pool: Pool) -> Estimate:
-        """Estimate the inner values of the positives in a pool."""
-        return partial_auc_inner(
-            *pool.own,
-            rivals=pool.rivals,
-            surrogate=self.surrogate,
-            temperature=self.temperature,
-            recall=pool.recall,
-        )
-
-    def _check(self, pool: Pool) -> None:
-        """Refuse a batch that contradicts the training data."""
-        check_members(pool, 1, outer_only(self.coupled.n_outer, "positive", "negative"))

@@ -1,4 +1,4 @@
-"""Losses of partial AUC beside :class:`PartialAUCLoss`: of the highest negatives alone, and two-way."""
+"""Losses of one-way partial AUC: by soft maxima, and over the highest negatives alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
-from fcco._coupled import CoupledLoss
 from fcco._memory import Memory, as_memory
 from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
@@ -18,12 +17,135 @@ from fcco.functional._checks import check_number
 from fcco.functional._inner_auc import cvar_partial_auc_inner
 from fcco.functional._inner_bipartite import partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.losses._base import Loss, Scale, count_positives
+from fcco.losses._base import Default, Loss, Scale, choose, count_positives
+from fcco.losses._classes import PerClass, count_per_class, refuse_memory
 from fcco.losses._population import check_members, outer_only, split
 from fcco.schedules import RunningMean
 
 _TINY = torch.finfo(torch.float32).tiny
-_LARGEST_EXPONENT = 60.0  # e^60 and its square are finite in float32
+
+
+# What measured best; see docs/defaults.md.
+PARTIAL_AUC = Default(SOAP(gamma=0.7), Memory(64), remembers=False)
+
+
+class PartialAUCLoss(Loss):
+    r"""One-way partial AUC: for every positive, a soft maximum over the negatives above it.
+
+    .. math:: F = \frac{1}{n_+} \sum_{i \in S_+} \tau \log \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
+
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    temperature : float, default 1.0
+        The temperature τ, positive. The smaller it is, the fewer negatives count.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function. With "exp",
+        ℓ itself may overflow.
+    margin : float, default 1.0
+        The margin of the hinges.
+    rule : Rule or None, default None
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. The default is
+        ``fcco.SOAP(gamma=0.7)`` and no memory. With ``memory`` alone, there is no table.
+    memory : Memory, int or None, default None
+        Which outputs of recent batches to compare with; a number is that of outputs per class, and 0 stands for
+        none. See :class:`fcco.Memory`.
+    n_classes : int or None, default None
+        The number of classes C, if there are several.
+
+    Raises
+    ------
+    ValueError
+        If ``temperature`` is not positive.
+
+    See Also
+    --------
+    fcco.functional.partial_auc_loss : The exact objective.
+
+    Notes
+    -----
+    **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
+    rows in [0, n). It returns a scalar. The loss works in log space.
+
+    With ``n_classes``, scores have the shape (B, C), as in :class:`AveragePrecisionLoss` with several classes.
+
+    The default rule and memory were chosen by measurement; see docs/defaults.md and docs/memory.md.
+
+    References
+    ----------
+    .. [1] Zhu et al., *When AUC Meets DRO*, ICML 2022 (SOPA-s).
+
+    Examples
+    --------
+    >>> loss_fn = PartialAUCLoss(n=5)
+    >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
+    >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
+    """
+
+    def __init__(
+        self,
+        n: int,
+        temperature: float = 1.0,
+        surrogate: SurrogateLike = "squared_hinge",
+        margin: float = 1.0,
+        rule: Rule | None = None,
+        memory: Memory | int | None = None,
+        n_classes: int | None = None,
+    ) -> None:
+        check_number(temperature, "temperature", above=0)
+        per_class = None if n_classes is None else PerClass(whole_number("n", n), whole_number("n_classes", n_classes))
+        if per_class is not None:
+            refuse_memory(memory)
+            n = n * per_class.count
+        rule, memory = choose(rule, memory, PARTIAL_AUC, strata=2)
+        super().__init__(Scale(temperature), n, rule=rule, log=True, memory=memory)
+        self.temperature, self._per_class = temperature, per_class
+        self.surrogate = resolve_surrogate(surrogate, margin)
+
+    @classmethod
+    def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
+        """Create the loss with n and the number of positives counted in the training targets.
+
+        Parameters
+        ----------
+        target : array-like of shape (n,) or (n, C)
+            The labels of the training data: 0 and 1, or bool. With a column for each class, -1 and NaN stand for
+            missing labels.
+        **options
+            Further arguments of the constructor.
+
+        Returns
+        -------
+        PartialAUCLoss
+            The loss.
+        """
+        n, n_pos = count_per_class(target)
+        if isinstance(n_pos, int):
+            return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
+        loss = cls(n, n_classes=len(n_pos), **options)._with_outer(sum(n_pos))._identify(n_pos=torch.tensor(n_pos))
+        loss._per_class = PerClass(n, len(n_pos), n_pos)
+        return loss
+
+    def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch from scores and targets, of shape (B,) or (B, C), and rows of shape (B,)."""
+        if self._per_class is not None:
+            return self._per_class.loss(self, self._estimate, scores, target, index)
+        return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
+
+    def _estimate(self, pool: Pool, k: int = 0) -> Estimate:
+        """Estimate the inner values of the positives of class k in a pool."""
+        return partial_auc_inner(
+            *pool.own,
+            rivals=pool.rivals,
+            surrogate=self.surrogate,
+            temperature=self.temperature,
+            recall=pool.recall,
+        )
+
+    def _check(self, pool: Pool) -> None:
+        """Refuse a batch that contradicts the training data."""
+        check_members(pool, 1, outer_only(self.coupled.n_outer, "positive", "negative"))
 
 
 @dataclass(frozen=True)
@@ -158,131 +280,3 @@ class CVaRPartialAUCLoss(Loss):
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
         check_members(pool, 1, split(self.n, self.n_pos, "n_pos", "positive", "negative"))
-
-
-@dataclass(frozen=True)
-class _PowerOverPeak:
-    """f(u) = u^p / e^peak, given log u."""
-
-    p: float
-
-    def __call__(self, log_u: Tensor, index: Tensor, found: dict[str, Tensor]) -> Tensor:
-        # A row may still hold what it was when losses were much larger. It then counts as far as it can.
-        return torch.exp((self.p * log_u - found["peak"].to(log_u.dtype)).clamp(max=_LARGEST_EXPONENT))
-
-
-class TwoWayPartialAUCLoss(Loss):
-    r"""Two-way partial AUC: a soft maximum over the positives of soft maxima over the negatives.
-
-    .. math:: F = \tau_+ \log \frac{1}{n_+} \sum_{i \in S_+} g_i^{\tau / \tau_+}, \qquad
-        g_i = \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
-
-    Parameters
-    ----------
-    n : int
-        The number of training examples.
-    temperature : float, default 1.0
-        The temperature τ of the negatives, positive. The smaller it is, the more the highest negatives count.
-    positive_temperature : float, default 1.0
-        The temperature τ₊ of the positives, positive. The smaller it is, the more the lowest positives count.
-    surrogate : str or callable, default "squared_hinge"
-        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", "ramp", or an elementwise function.
-    margin : float, default 1.0
-        The margin of the hinges.
-    rule : Rule, default ``fcco.SOAP(gamma=0.7)``
-        How rows are updated, on both levels; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss.
-
-    Raises
-    ------
-    ValueError
-        If a temperature is not positive.
-
-    See Also
-    --------
-    fcco.functional.two_way_partial_auc_loss : The exact objective.
-
-    Notes
-    -----
-    **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
-    rows in [0, n). It returns a scalar. The loss works in log space.
-
-    The objective has three levels: a logarithm of a mean of powers of means. Two engines track them: one has a row for
-    every g_i, and its loss, the mean of the powers, is the inner value of the other, which has one row. The estimates
-    of g are unbiased, and so is that of the mean of powers, given the rows of g. With ``fcco.SOX`` and rows that are
-    right, the gradient is therefore unbiased.
-
-    References
-    ----------
-    .. [1] Zhu et al., *When AUC Meets DRO*, ICML 2022 (SOTA-s).
-
-    Examples
-    --------
-    >>> loss_fn = TwoWayPartialAUCLoss(n=5)
-    >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
-    >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
-    """
-
-    def __init__(
-        self,
-        n: int,
-        temperature: float = 1.0,
-        positive_temperature: float = 1.0,
-        surrogate: SurrogateLike = "squared_hinge",
-        margin: float = 1.0,
-        rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
-    ) -> None:
-        check_number(temperature, "temperature", above=0)
-        check_number(positive_temperature, "positive_temperature", above=0)
-        super().__init__(_PowerOverPeak(temperature / positive_temperature), n, rule=rule, log=True)
-        self.temperature, self.positive_temperature = temperature, positive_temperature
-        self.surrogate = resolve_surrogate(surrogate, margin)
-        self.over_positives = CoupledLoss(Scale(positive_temperature), 1, rule=rule, log=True)
-        self.over_positives.outer_may_fail = False
-
-    @classmethod
-    def from_targets(cls, target: Any, **options: Any) -> TwoWayPartialAUCLoss:
-        """Create the loss with n and the number of positives counted in the training targets.
-
-        Parameters
-        ----------
-        target : array-like of shape (n,)
-            The labels of the training data: 0 and 1, or bool.
-        **options
-            Further arguments of the constructor.
-
-        Returns
-        -------
-        TwoWayPartialAUCLoss
-            The loss.
-        """
-        n, n_pos = count_positives(target)
-        return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
-
-    def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
-        found: dict[str, Tensor] = {}
-
-        def estimate(pool: Pool) -> Estimate:
-            made = self._estimate(pool.own, pool.rivals)
-            with torch.no_grad():
-                everyone = made if pool.rivals is None else self._estimate(pool.joined(), None)
-                known, ratio = everyone.share > 0, self.temperature / self.positive_temperature
-                peak = torch.where(known, ratio * everyone.inner.detach(), -torch.inf).amax()
-                found["known"] = known.any().unsqueeze(0)
-                found["peak"] = torch.where(known.any(), peak, 0.0)
-            return made
-
-        powers = self._loss(estimate, scores, target, index=index, check=self._check, sample=found)
-        # A rank without positives has a sum of 0, whose logarithm must not have a gradient.
-        some = powers.detach() > 0
-        log_mean = torch.where(some, torch.where(some, powers, 1.0).log() + found["peak"], -torch.inf)
-        row = torch.zeros(1, dtype=torch.long, device=powers.device)
-        return self.over_positives(log_mean.unsqueeze(0), row, weight=found["known"], options=vars(self))
-
-    def _estimate(self, own: Any, rivals: Any) -> Estimate:
-        """Estimate log g of the positives among the own examples."""
-        return partial_auc_inner(*own, rivals=rivals, surrogate=self.surrogate, temperature=self.temperature)
-
-    def _check(self, pool: Pool) -> None:
-        """Refuse a batch that contradicts the training data."""
-        check_members(pool, 1, outer_only(self.coupled.n_outer, "positive", "negative"))
