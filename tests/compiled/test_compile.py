@@ -5,11 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numba
 import pytest
-from numba.core import caching
+from numba.core import caching, event
 from numba.core.dispatcher import Dispatcher
 
 from fcco.compiled import _compile, _concordance, _cox, _linear, _nca, _pairs, _rules, _sampling
@@ -123,8 +124,9 @@ def test_a_damaged_file_is_replaced(double, tmp_path, ending):
 
 
 @pytest.fixture
-def slow():
-    """A function that takes more than no time to compile."""
+def slow(monkeypatch):
+    """A function that takes more than no time to compile; nobody has been told of anything."""
+    monkeypatch.setattr(_compile, "_told", set())
 
     @numba.njit
     def helper(x):
@@ -139,11 +141,40 @@ def slow():
 
 def test_the_user_is_told_once_of_long_compilation(slow, monkeypatch, caplog):
     monkeypatch.setattr(_compile, "PATIENCE", 0.0)
-    with _compile.compiling("Ranker"):
-        slow(1)
-        slow(1.0)
+    for argument in (1, 1.0):
+        with _compile.compiling("Ranker"):
+            slow(argument)
     assert [record.name for record in caplog.records] == ["fcco.compiled"]
     assert "compiling kernels for Ranker, once; for this process" in caplog.text
+
+
+def test_the_user_is_told_while_kernels_are_compiled(slow, monkeypatch, caplog):
+    """Compilation here goes on until the line is there."""
+    monkeypatch.setattr(_compile, "PATIENCE", 0.01)
+
+    class Waiting(event.Listener):
+        def on_start(self, event):
+            pass
+
+        def on_end(self, event):
+            began = time.perf_counter()
+            while not caplog.records and time.perf_counter() < began + 60.0:
+                time.sleep(0.001)
+            told.append(len(caplog.records))
+
+    told = []
+    with _compile.compiling("Ranker"), event.install_listener("numba:compile", Waiting()):
+        slow(1)
+    assert told[0] == 1
+
+
+def test_short_compilations_add_up(slow, monkeypatch, caplog):
+    monkeypatch.setattr(_compile, "PATIENCE", 1e6)
+    watch = _compile._Watch("Ranker", 0)
+    watch.spent = 1e6
+    with event.install_listener("numba:compile", watch):
+        slow(1)
+    assert len(caplog.records) == 1
 
 
 def test_the_user_is_not_told_of_short_compilation(slow, monkeypatch, caplog):
@@ -153,8 +184,19 @@ def test_the_user_is_not_told_of_short_compilation(slow, monkeypatch, caplog):
     assert not caplog.records
 
 
-def test_the_message_names_the_folder(double, tmp_path, monkeypatch, caplog):
+def test_the_message_names_the_folder(slow, double, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(_compile, "PATIENCE", 0.0)
     with _compile.compiling("Ranker"):
         double()(3)
     assert f"kept in {tmp_path}" in caplog.text
+
+
+def test_the_line_is_on_stderr_without_any_setting():
+    code = (
+        "import numba; from fcco.compiled import _compile; _compile.PATIENCE = 0.0\n"
+        "with _compile.compiling('Ranker'): numba.njit(lambda x: x + 1)(1)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith("compiling kernels for Ranker, once")
+    assert done.stdout == ""

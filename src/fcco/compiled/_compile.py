@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -93,28 +94,46 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Kernel], Kernel]:
     return compiled
 
 
+_told: set[str] = set()  # whose compilation the user has been told of, in this process
+
+
 class _Watch(event.Listener):
-    """Tells the user that kernels are being compiled: at once if ``verbose``, else after a second."""
+    """Tells the user that kernels are being compiled: at once if ``verbose``, else as soon as it has taken a second."""
 
     def __init__(self, name: str, verbose: int | bool) -> None:
         self.name, self.verbose = name, verbose
-        self.depth, self.began, self.told, self.folder = 0, 0.0, False, None
+        self.depth, self.began, self.spent = 0, 0.0, 0.0
+        self.timer: threading.Timer | None = None
 
     def on_start(self, event: Any) -> None:
         if self.depth == 0:
-            self.began, self.folder = time.perf_counter(), event.data["dispatcher"]._cache.cache_path
+            self.began = time.perf_counter()
             if self.verbose:
                 print(f"[{self.name}] compiling ...", end=" ", flush=True)
+            elif self.name not in _told:
+                # Another thread tells it, while this one compiles.
+                folder = event.data["dispatcher"]._cache.cache_path
+                self.timer = threading.Timer(max(PATIENCE - self.spent, 0.0), self.tell, [folder])
+                self.timer.daemon = True
+                self.timer.start()
         self.depth += 1
 
     def on_end(self, event: Any) -> None:
         self.depth -= 1
+        if self.depth > 0:
+            return
         seconds = time.perf_counter() - self.began
-        if self.verbose and self.depth == 0:
+        self.spent += seconds
+        if self.verbose:
             print(f"{seconds:.1f} s", flush=True)
-        elif not self.verbose and not self.told and seconds > PATIENCE:
-            self.told = True
-            kept = f"kept in {self.folder}" if self.folder else "for this process, as no folder can be written to"
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def tell(self, folder: str | None) -> None:
+        """Log a line, which Python prints on stderr unless logging is set up otherwise."""
+        if self.name not in _told:
+            _told.add(self.name)
+            kept = f"kept in {folder}" if folder else "for this process, as no folder can be written to"
             logger.warning("compiling kernels for %s, once; %s", self.name, kept)
 
 
@@ -127,7 +146,8 @@ def compiling(name: str, verbose: int | bool = 0) -> Iterator[None]:
     name : str
         Who needs the kernels.
     verbose : int or bool, default=0
-        Whether to print a line with the seconds. If not, a line is logged after a second of compiling.
+        Whether to print a line with the seconds. If not, a line is logged as soon as compiling has taken a second, once
+        for each name in a process. By default Python prints it on stderr.
     """
     with event.install_listener("numba:compile", _Watch(name, verbose)):
         yield

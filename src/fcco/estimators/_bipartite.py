@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from fcco.compiled import OUTERS, SURROGATES, ClassSampler, Objective
 from fcco.estimators._descent import StepPlan
-from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker
+from fcco.estimators._linear import SORTABLE, LinearRanker, rows_to_watch
 from fcco.estimators._validation import Array, check_weights, refuse_weights, show_weights_where_taken
 from fcco.functional._surrogates import resolve_surrogate
 
@@ -115,12 +115,13 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
             dim=dim,
         )
 
-    def _watch(self, first: Array, second: Array) -> Array | None:
+    def _watch(self, plan: StepPlan) -> Array | None:
         """Which rows the objective is tracked on: all, if that takes no pairs."""
         if self.method == "exact" or self.surrogate in SORTABLE:
             return None
         random = check_random_state(self.random_state)
-        return np.concatenate([random.permutation(rows)[:WATCHED] for rows in (first, second)])
+        count = rows_to_watch(plan)
+        return np.concatenate([random.permutation(rows)[:count] for rows in (plan.first, plan.second)])
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
         """Return the scores X w + intercept, of shape (n_samples,); ``predict`` goes by their sign."""

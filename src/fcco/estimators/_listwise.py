@@ -16,13 +16,14 @@ from torch import Tensor
 from fcco._checks import whole_number
 from fcco.compiled import OUTERS, SURROGATES, ListSampler, Objective
 from fcco.estimators._descent import StepPlan
-from fcco.estimators._linear import SORTABLE, WATCHED, LinearRanker, Task, share_docs, store_parameters
+from fcco.estimators._linear import SORTABLE, LinearRanker, Task, share_docs, store_parameters
 from fcco.estimators._validation import Array, refuse_weights, show_weights_where_taken
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import resolve_surrogate
 
 OBJECTIVES = ("listnet", "listmle", "ndcg")
+_WATCHED = 4000  # rows by which NDCG is tracked, where it takes all pairs
 _LARGEST_RELEVANCE = 1000.0  # 2 to it is finite, and so are sums of such gains
 _HOW_TO_ROUTE = """
     sklearn.set_config(enable_metadata_routing=True)
@@ -237,7 +238,7 @@ class ListwiseRanker(LinearRanker):
         """Which rows the objective is tracked on: all, if that takes no pairs, else whole queries."""
         if self.method == "exact" or self.surrogate in SORTABLE:
             return None
-        return _sample_queries(relevance, lists, 2 * WATCHED, check_random_state(self.random_state))
+        return _sample_queries(relevance, lists, _WATCHED, check_random_state(self.random_state))
 
     def _exact(self, relevance: Array, lists: Array) -> Callable[[Tensor], Tensor]:
         known: dict[str, Any] = {"relevance": torch.tensor(relevance), "query": torch.tensor(lists)}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fcco.functional._threads import in_order
 
 Place = tuple[Any, ...]
 
@@ -62,7 +65,7 @@ def map_rows(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
 
 
 def map_chunks(function: Callable[..., Tensor], places: Places, size: int, *tensors: Tensor) -> Tensor:
-    """Apply a function to one part of the tensors after the other, and concatenate the results.
+    """Apply a function to all parts of the tensors, a few at a time on all cores, and concatenate the results.
 
     The backward pass recomputes each chunk, so that nothing of a chunk stays in memory. (A checkpoint for every chunk
     would leave small objects between the large ones, and the heap would grow by a chunk each time.)
@@ -90,7 +93,7 @@ def map_chunks(function: Callable[..., Tensor], places: Places, size: int, *tens
         return _call(function, place, [tensor[index] for tensor, index in zip(tensors, place, strict=True)])
     distinct = list({id(tensor): tensor for tensor in tensors}.values())
     which = [next(k for k, other in enumerate(distinct) if other is tensor) for tensor in tensors]
-    return _Chunks.apply(function, places, size, which, *distinct)
+    return _Chunks.apply(function, places, size, which, array("q"), *distinct)
 
 
 def _parts(tensors: Sequence[Tensor], which: Iterable[int], place: Place) -> list[Tensor]:
@@ -108,49 +111,60 @@ def _call(function: Callable[..., Tensor], place: Place, parts: Sequence[Tensor]
 class _Chunks(torch.autograd.Function):
     @staticmethod
     def forward(
-        function: Callable[..., Tensor], places: Places, size: int, which: Sequence[int], *tensors: Tensor
+        function: Callable[..., Tensor],
+        places: Places,
+        size: int,
+        which: Sequence[int],
+        ends: array[int],
+        *tensors: Tensor,
     ) -> Tensor:
+        """Return all values; ``ends`` is filled with where those of each chunk end."""
+
+        def values_at(place: Place) -> Tensor:
+            return _call(function, place, _parts(tensors, which, place))
+
         values = tensors[0].new_empty(size)
         done = 0
-        for place in places:
-            part = _call(function, place, _parts(tensors, which, place))
+        for part in in_order(values_at, places, tensors[0]):
             values[done : done + len(part)] = part
             done += len(part)
+            ends.append(done)
         return values
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.function, ctx.places, _, ctx.which, *tensors = inputs
+        ctx.function, ctx.places, _, ctx.which, ctx.ends, *tensors = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[4:]
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[5:]
         totals = [torch.zeros_like(tensor) if need else None for tensor, need in zip(tensors, needed, strict=True)]
         # With create_graph=True the parts stay connected to the tensors, which takes O(n²) memory.
         again = torch.is_grad_enabled()
-        done = 0
-        for place in ctx.places:
+
+        def terms_at(k: int) -> tuple[Place, Sequence[Tensor | None]]:
+            place, upstream = ctx.places.at(k), grad[ctx.ends[k - 1] if k else 0 : ctx.ends[k]]
             with torch.enable_grad():
                 parts = _parts(tensors, ctx.which, place)
                 if not again:
-                    parts = [part.detach().requires_grad_(needed[k]) for part, k in zip(parts, ctx.which, strict=True)]
+                    parts = [part.detach().requires_grad_(needed[i]) for part, i in zip(parts, ctx.which, strict=True)]
                 values = _call(ctx.function, place, parts)
-            upstream = grad[done : done + len(values)]
-            done += len(values)
-            if values.requires_grad:
-                _accumulate([totals[k] for k in ctx.which], place, parts, values, upstream, again)
-        return None, None, None, None, *totals
+            wanted = [part if needed[i] else None for part, i in zip(parts, ctx.which, strict=True)]
+            return place, _gradients(values, wanted, upstream, again)
+
+        numbers = range(ctx.places.count)
+        for place, terms in map(terms_at, numbers) if again else in_order(terms_at, numbers, grad):
+            for i, index, term in zip(ctx.which, place, terms, strict=True):
+                if term is not None:
+                    totals[i][index] += term
+        return None, None, None, None, None, *totals
 
 
-def _accumulate(
-    totals: list[Tensor | None], place: Place, parts: list[Tensor], values: Tensor, upstream: Tensor, again: bool
-) -> None:
-    """Add the gradient of one chunk to that of the tensors; parts that the values do not depend on have no gradient."""
-    wanted = [
-        (total, index, part) for total, index, part in zip(totals, place, parts, strict=True) if total is not None
-    ]
-    terms = torch.autograd.grad(values, [part for *_, part in wanted], upstream, create_graph=again, allow_unused=True)
-    for (total, index, _), term in zip(wanted, terms, strict=True):
-        if term is not None:
-            total[index] += term
+def _gradients(values: Tensor, wanted: list[Tensor | None], upstream: Tensor, again: bool) -> list[Tensor | None]:
+    """Return the gradient of one chunk in its parts; None where it is not wanted, or where the values do not depend."""
+    parts = [part for part in wanted if part is not None]
+    if not values.requires_grad:
+        return [None] * len(wanted)
+    found = iter(torch.autograd.grad(values, parts, upstream, create_graph=again, allow_unused=True))
+    return [None if part is None else next(found) for part in wanted]

@@ -109,7 +109,8 @@ def surrogate_sums(
     def reduce(t: Tensor, absent: Tensor | None) -> Tensor:
         values = surrogate(t)
         values = values if absent is None else values.masked_fill(absent, 0.0)
-        return values.sum(2) if weights is None else values @ weights.to(values.dtype)
+        # A matrix product would depend on the number of threads in its last digits.
+        return (values if weights is None else values * weights.to(values.dtype)).sum(2)
 
     sums = reduce_pairs(at_least_float32(own), at_least_float32(rivals), reduce, where=where, chunk=chunk)
     return _finite(sums, surrogate)

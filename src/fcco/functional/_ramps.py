@@ -9,6 +9,7 @@ edges are exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,7 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_FEW = 100_000  # values up to which NumPy finds places among the points faster than the threads of torch can start
+from fcco.functional._threads import in_order, slices
+
+_BLOCK = 2**16  # thresholds, or points of short lists, that one thread works on at a time
+_LONG = 2**17  # points from which on a list is sorted by several threads
+_BUCKETS = 16  # that it is then divided into, at quantiles of a sample of this many values for each
+_SAMPLE = 64
 
 HALF_WIDTH = 4.0
 """δ, at which the ramp has the slope of the sigmoid at 0; it also fits it best in the mean square, to 0.01."""
@@ -71,8 +77,17 @@ class _RampSums(torch.autograd.Function):
         """Return the sums, and those of the next derivative, which the gradient needs."""
         if points.shape[-1] == 0 or thresholds.shape[-1] == 0:
             return torch.zeros_like(thresholds), torch.zeros_like(thresholds)
-        windows = SortedPoints(points, weights).windows(thresholds)
-        return windows.sums(order), windows.sums(order + 1)
+        if points.dim() == 1:
+            everything = SortedPoints(points, weights)
+            blocks = slices(len(thresholds), _BLOCK)
+            parts = in_order(lambda some: everything.sums(thresholds[some], order), blocks, thresholds)
+        else:
+            blocks = slices(len(points), max(1, _BLOCK * len(points) // points.numel()))
+            parts = in_order(
+                lambda some: SortedPoints(points[some], weights[some]).sums(thresholds[some], order), blocks, thresholds
+            )
+        sums, slopes = zip(*parts, strict=True)
+        return torch.cat(sums), torch.cat(slopes)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor]) -> None:
@@ -156,12 +171,25 @@ class SortedPoints:
 
     def __init__(self, points: Tensor, weights: Tensor) -> None:
         # Depths ascend from the highest point, so that sums over the points above a threshold come first.
-        self.depth, order = (-points).contiguous().sort(-1)
-        weights = weights.gather(-1, order)
-        self.cell = (self.depth / HALF_WIDTH).floor()
-        local = self.depth - self.cell * HALF_WIDTH
-        moments = torch.stack([weights, weights * local, weights * local.square()], -1)
-        self.moments = F.pad(moments.cumsum(-2), (0, 0, 1, 0))
+        depth, shape = -points, points.shape
+        self.depth, self.moments = torch.empty_like(depth), points.new_zeros(*shape[:-1], shape[-1] + 1, 3)
+        begin = 0
+        for part, moments in _sorted_parts(depth, weights):
+            end = begin + part.shape[-1]
+            self.depth[..., begin:end] = part
+            self.moments[..., begin + 1 : end + 1, :] = moments + self.moments[..., begin : begin + 1, :]
+            begin = end
+
+    def sums(self, thresholds: Tensor, order: int) -> tuple[Tensor, Tensor]:
+        """Return the sums for every threshold of a derivative of the ramp, and those of the next one."""
+        if thresholds.dim() > 1:
+            windows = self.windows(thresholds)
+            return windows.sums(order), windows.sums(order + 1)
+        # Next to each other in the order, thresholds find their places in the same part of the cache.
+        rank = _argsort(thresholds)
+        windows, both = self.windows(thresholds[rank]), thresholds.new_empty(2, len(thresholds))
+        both[0, rank], both[1, rank] = windows.sums(order), windows.sums(order + 1)
+        return both[0], both[1]
 
     def windows(self, thresholds: Tensor) -> _Windows:
         """Return the windows around every threshold."""
@@ -182,14 +210,44 @@ class SortedPoints:
 
     def _search(self, values: Tensor, right: bool) -> tuple[Tensor, ...]:
         """Return where values of shape (..., k, M) stand among the depths, as k tensors of shape (..., M)."""
-        flat = values.flatten(-2)
-        if self.depth.is_cpu and self.depth.dim() == 1 and flat.numel() <= _FEW:
-            places = np.searchsorted(self.depth.numpy(), flat.numpy(), side="right" if right else "left")
-            found = torch.from_numpy(places)
-        else:
-            found = torch.searchsorted(self.depth, flat, right=right)
+        found = torch.searchsorted(self.depth, values.flatten(-2), right=right)
         return found.unflatten(-1, values.shape[-2:]).unbind(-2)
 
     def _upto(self, places: Tensor) -> Tensor:
         """Return the moments of all points that come before some places in the order, of shape (..., M, 3)."""
         return self.moments.gather(-2, places.unsqueeze(-1).expand(*places.shape, 3))
+
+
+def _argsort(values: Tensor) -> Tensor:
+    """Return the order of values of shape (N,); on a CPU by NumPy, which is three times as fast."""
+    return torch.from_numpy(np.argsort(values.numpy())) if values.is_cpu else values.argsort()
+
+
+def _sorted_parts(depth: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the depths in ascending order, part by part, with cumulative moments within each part."""
+    if not depth.is_cpu or depth.dim() > 1 or len(depth) < _LONG:
+        return iter([_sort(depth, weights)])
+    sample = depth[:: len(depth) // (_BUCKETS * _SAMPLE)].sort().values
+    edges = sample[_SAMPLE::_SAMPLE].contiguous()
+    places = in_order(
+        lambda some: torch.bucketize(depth[some], edges).to(torch.uint8), slices(len(depth), _BLOCK), depth
+    )
+    bucket = torch.cat(list(places))
+
+    def part(number: int) -> tuple[Tensor, Tensor]:
+        members = (bucket == number).nonzero().squeeze(-1)
+        return _sort(depth[members], weights[members])
+
+    return in_order(part, range(len(edges) + 1), depth)
+
+
+def _sort(depth: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the depths in ascending order, and cumulative moments of shape (..., N, 3) about the edges of cells."""
+    if depth.dim() == 1:
+        order = _argsort(depth)
+        depth = depth[order]
+    else:
+        depth, order = depth.contiguous().sort(-1)
+    weights = weights.gather(-1, order)
+    local = depth - (depth / HALF_WIDTH).floor() * HALF_WIDTH
+    return depth, torch.stack([weights, weights * local, weights * local.square()], -1).cumsum(-2)
