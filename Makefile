@@ -36,6 +36,8 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/estimators.py
+	$(BIN)/python benchmarks/first_fit.py
+	$(BIN)/python benchmarks/threads.py
 	$(BIN)/python benchmarks/distributed.py
 	$(BIN)/python benchmarks/scale_simulation.py
 	$(BIN)/python benchmarks/startup.py
