@@ -156,8 +156,9 @@ class _Chunks(torch.autograd.Function):
         numbers = range(ctx.places.count)
         for place, terms in map(terms_at, numbers) if again else in_order(terms_at, numbers, grad):
             for i, index, term in zip(ctx.which, place, terms, strict=True):
-                if term is not None:
-                    totals[i][index] += term
+                total = totals[i]
+                if total is not None and term is not None:
+                    total[index] += term
         return None, None, None, None, None, *totals
 
 
