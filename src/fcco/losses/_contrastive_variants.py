@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import as_index
+from fcco._checks import as_index, is_empty
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._repeats import find_repeats
@@ -131,7 +131,8 @@ class RobustContrastiveLoss(Loss):
         if not self.training:
             mean = _Anchors(self.tau.mean(0, keepdim=True), [])
             return self._loss(lambda pool: self._contrast(pool, mean.tau)[0], first, second, index=index, sample=mean)
-        rows = as_index(index, self.tau.device)
+        # One of several ranks may have no rows.
+        rows = self.tau.new_zeros(0, dtype=torch.int64) if is_empty(index) else as_index(index, self.tau.device)
         anchors = _Anchors(self.tau[rows.clamp(0, self.n - 1)], [])  # the engine refuses other rows
         slopes: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -144,7 +145,8 @@ class RobustContrastiveLoss(Loss):
         placement = self.coupled.placement()
         if placement is not None and not self.coupled.is_frozen:
             with torch.no_grad():
-                columns = [rows, *self._slopes_of(anchors, *slopes[-1])]
+                none = (self.tau.new_zeros(0, 2), self.tau.new_zeros(0))
+                columns = [rows, *(self._slopes_of(anchors, *slopes[-1]) if len(rows) else none)]
                 self._learn(*(columns if placement.alone else placement.gather_all(columns, {})))
         return loss
 
