@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numba.core import event
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
@@ -156,6 +157,13 @@ def test_warnings_point_at_the_line_of_the_fit(options, message, data):
     with pytest.warns(ConvergenceWarning, match=message) as caught:
         ranker.fit(*data)
     assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("ranker", [PNormPushClassifier(), AveragePrecisionClassifier()])
+def test_the_exact_method_compiles_nothing(ranker, data):
+    with event.install_listener("numba:compile", event.RecordingListener()) as listener:
+        ranker.fit(*data)
+    assert not listener.buffer
 
 
 def test_compilation_is_told_of(capsys):
