@@ -133,7 +133,10 @@ class RobustContrastiveLoss(Loss):
             return self._loss(lambda pool: self._contrast(pool, mean.tau)[0], first, second, index=index, sample=mean)
         # One of several ranks may have no rows.
         rows = self.tau.new_zeros(0, dtype=torch.int64) if is_empty(index) else as_index(index, self.tau.device)
-        anchors = _Anchors(self.tau[rows.clamp(0, self.n - 1)], [])  # the engine refuses other rows
+        tau = self.tau[rows.clamp(0, self.n - 1)]  # the engine refuses other rows
+        # The compiler may read τ again for the backward pass, when it has changed, but it does not repeat a cumulative
+        # sum, which here is one of a single row.
+        anchors = _Anchors(tau.unsqueeze(0).cumsum(0)[0], [])
         slopes: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def estimate(pool: Pool) -> Estimate:
