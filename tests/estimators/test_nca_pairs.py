@@ -58,6 +58,15 @@ def test_anchors_and_rivals_are_those_asked_for(n_classes: int) -> None:
     np.testing.assert_allclose(gradient, weights.grad.numpy(), atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_without_mates_the_gradient_is_nothing(dtype: Any) -> None:
+    """Not a tiny one, whose square would be 0, and by which L-BFGS would divide."""
+    x, _, start = problem(4)
+    share, gradient = Pairs(x.astype(dtype), np.arange(50), x.mean(0)).share_and_gradient(start.astype(dtype))
+    assert share == 0.0
+    assert not gradient.any()
+
+
 def test_shares_of_anchors_are_exact() -> None:
     x, label, start = problem(4)
     pairs = Pairs(x, label, x.mean(0))

@@ -21,7 +21,10 @@ from fcco.estimators._workers import run_in_order
 _HEIGHT = 32  # anchors of a block
 _LANES = 8
 _CHUNK = 4096  # rows that are multiplied with A at a time
-_LOWEST = {torch.float32: -60.0, torch.float64: -600.0}  # e to the power of it is nothing next to 1, but not subnormal
+_LOWEST = {
+    torch.float32: -60.0,
+    torch.float64: -300.0,
+}  # e to the power of it is nothing next to 1, but its square is no 0
 _FEW = 8  # rows of a class in a block, on average, below which mates are found by a mask
 
 
@@ -167,22 +170,24 @@ def _products(own: _Side, others: _Side, anchors: Array | None, rivals: Array | 
     )
 
 
-def _closeness(products: _Products, block: slice, room: Tensor) -> Tensor:
-    """Return the negative squared distances of a block of anchors, -inf to themselves."""
-    close = torch.mm(products.left[block], products.right, out=room[: block.stop - block.start])
+def _weights(products: _Products, block: slice, room: Tensor) -> Tensor:
+    """Return e^(nearest - distance) from a block of anchors to all rivals, 0 to themselves."""
+    weights = torch.mm(products.left[block], products.right, out=room[: block.stop - block.start])
     place = products.itself[block]
     known = (place >= 0).nonzero()[:, 0]
-    close[known, place[known]] = -torch.inf
-    return close
+    itself = known, place[known]
+    weights[itself] = -torch.inf
+    weights.sub_(weights.amax(1, keepdim=True)).clamp_(min=_LOWEST[weights.dtype]).exp_()
+    # Not merely small: where no row has a mate, the gradient is to be 0.
+    weights[itself] = 0.0
+    return weights
 
 
 def _add(own: _Side, products: _Products, blocks: list[slice], sums: _Sums, *, slopes: bool) -> None:
     """Set the shares of the anchors of some blocks, and with ``slopes`` the derivatives."""
     room = products.right.new_empty(_HEIGHT, len(products.label))
     for block in blocks:
-        weights = _closeness(products, block, room)
-        peak = weights.amax(1, keepdim=True)
-        weights.sub_(peak).clamp_(min=_LOWEST[weights.dtype]).exp_()
+        weights = _weights(products, block, room)
         label = own.label[block]
         changes = np.flatnonzero(np.diff(label)) + 1
         if len(label) < _FEW * (len(changes) + 1):
