@@ -64,3 +64,17 @@ def compare(first: Step, second: Step, rounds: int, repeats: int) -> Comparison:
         statistics.median(b for _, b in pairs),
         statistics.median(a / b for a, b in pairs),
     )
+
+
+def compare_calls(first: Step, second: Step, calls: int, run: int = 10) -> Comparison:
+    """Time single calls of two steps, in runs that alternate between them.
+
+    Returns the lower decile of either, and the ratio of these. Other processes on the machine hardly affect it: most
+    calls are shorter than the time that a process has to itself.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(calls // run + 1):
+        for step, seconds in zip((first, second), times, strict=True):
+            seconds += [seconds_of(step) for _ in range(run)]
+    one, other = (statistics.quantiles(seconds[run:] or seconds, n=10)[0] for seconds in times)
+    return Comparison(one, other, one / other)

@@ -21,21 +21,24 @@ Array = NDArray[Any]
 
 
 class _PlainArrays:
-    """The operations of the most common rules on arrays, for a rate that is a number."""
+    """The operations of the most common rules on arrays."""
 
-    def mix(self, old: Array, new: Array, rate: float) -> Array:
+    def mix(self, old: Array, new: Array, rate: Any) -> Array:
         return old + rate * (new - old)
 
-    def floor(self, values: Array, other: Array, factor: float) -> Array:
+    def floor(self, values: Array, other: Array, factor: Any) -> Array:
         return values
 
 
 class _LogArrays:
-    def mix(self, old: Array, new: Array, rate: float) -> Array:
-        return np.logaddexp(old + (math.log(1 - rate) if rate < 1 else -math.inf), new + math.log(rate))
+    def mix(self, old: Array, new: Array, rate: Any) -> Array:
+        if isinstance(rate, float):
+            return np.logaddexp(old + (math.log(1 - rate) if rate < 1 else -math.inf), new + math.log(rate))
+        with np.errstate(divide="ignore"):  # a rate may be 1
+            return np.logaddexp(old + np.log(1 - rate), new + np.log(rate))
 
-    def floor(self, values: Array, other: Array, factor: float) -> Array:
-        return np.maximum(values, other + math.log(factor))
+    def floor(self, values: Array, other: Array, factor: Any) -> Array:
+        return np.maximum(values, other + (math.log(factor) if isinstance(factor, float) else np.log(factor)))
 
 
 _PLAIN: Any = _PlainArrays()
@@ -44,8 +47,7 @@ _LOG: Any = _LogArrays()
 
 def can_track(coupled: CoupledLoss) -> bool:
     """Return whether :func:`track` knows the rule, and NumPy can reach the table, which no other process shares."""
-    rule = coupled.rule
-    if type(rule) not in (SOX, SOAP, BSGD) or is_per_row(rule.rate):
+    if type(coupled.rule) not in (SOX, SOAP, BSGD):
         return False
     placement = coupled.placement()
     return placement is not None and placement.alone and placement.table.u.is_cpu
@@ -54,27 +56,39 @@ def can_track(coupled: CoupledLoss) -> bool:
 def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array]:
     """Take a step of the table; return the new rows and the rows that f is to be differentiated at.
 
-    The caller must have checked that ``inner`` is finite, and that ``rows`` are distinct and within [0, n).
+    The caller must have checked that ``inner`` is finite (or -inf in log space), and that ``rows`` are distinct and
+    within [0, n).
     """
     table: InnerTable = coupled._modules["table"]  # type: ignore[assignment]
     buffers: dict[str, Any] = table._buffers
-    old, seen = buffers["u"].numpy()[rows], buffers["visits"].numpy()[rows]
-    if not np.logical_and.reduce(seen):
+    old, visits = buffers["u"].numpy()[rows], buffers["visits"].numpy()[rows]
+    if np.count_nonzero(visits) < len(rows):
         cold = inner if coupled.init is None else table.space.value(coupled.init)
-        old = np.where(seen[:, None] if old.ndim == 2 else seen, old, cold)
+        old = np.where(visits[:, None] if old.ndim == 2 else visits, old, cold)
     update: Any = coupled.rule.update
     estimate: Any = inner
     coverage = coupled.n_outer / len(rows)
-    batch = Batch(estimate, None, coupled.rate(table, None), lambda: coverage, _LOG if coupled.log else _PLAIN)
-    new, at = update(old, batch)
+    rate = _rate(coupled, table, rows, inner)
+    new, at = update(old, Batch(estimate, None, rate, lambda: coverage, _LOG if coupled.log else _PLAIN))
     if not coupled.is_frozen:
         if new.dtype == np.float64:
             table.promote(torch.float64)
         buffers["step"].add_(1)
         buffers["u"].numpy()[rows] = new
-        buffers["visits"].numpy()[rows] = True
+        buffers["visits"].numpy()[rows] = True if visits.dtype == np.bool_ else visits + 1
     if coupled.observers:
         made, before = (torch.as_tensor(part).to(table.u.dtype) for part in (inner, old))
-        known = torch.as_tensor(seen).bool()
+        known = torch.as_tensor(visits).bool()
         coupled.notify(Visit(torch.from_numpy(rows), made, before, known, torch.ones_like(known)))
     return new, at
+
+
+def _rate(coupled: CoupledLoss, table: InnerTable, rows: Array, inner: Array) -> Any:
+    """Return gamma of this step: a number, or an array that broadcasts against ``inner``."""
+    rate = coupled.rule.rate
+    if not callable(rate):
+        return rate
+    if not is_per_row(rate):
+        return coupled.rate(table, None)
+    rates: Any = coupled.rate(table, torch.from_numpy(rows), torch.from_numpy(inner[:0]).dtype)
+    return rates.numpy()

@@ -192,14 +192,17 @@ class Loss(nn.Module):
         return self._naming_arguments(partial(self.coupled.shared, estimate, columns, options=vars(self)))
 
     def _naming_arguments(self, call: Callable[[], Tensor]) -> Tensor:
-        """Call the engine; if the inner values overflow, name the argument that they were made from."""
+        """Call the engine; if inner values or their gradient overflow, name the argument they are made from."""
         try:
             return call()
         except NotFiniteError as error:
-            if error.name != "inner":
-                raise
             name, place, value = self.estimated_from, error.place[:1], error.value
-            message = f"{name} must give finite inner values; got {value} at position {place[0]}"
+            if error.name == "inner":
+                message = f"{name} must give finite inner values; got {value} at position {place[0]}"
+            elif error.name == "gradient":
+                message = f"{name} must be such that {error}"
+            else:
+                raise
             raise NotFiniteError(message, name, place, value) from None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Loss:

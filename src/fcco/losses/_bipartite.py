@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +18,13 @@ from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
+from fcco.losses._array_memory import can_remember
+from fcco.losses._array_outer import LogPower, MinusRatio, Power
 from fcco.losses._base import Default, Loss, choose, count_positives, minus_share
+from fcco.losses._by_hand import step_by_hand
 from fcco.losses._classes import PerClass, check_n_pos, count_known, count_per_class, refuse_memory
-from fcco.losses._fused import can_fuse, fused_average_precision, fused_p_norm_push
 from fcco.losses._fused_memory import remembering_average_precision, remembering_p_norm_push
+from fcco.losses._hand_bipartite import average_precision_by_hand, can_fuse, p_norm_push_by_hand
 from fcco.losses._population import check_members, outer_only, split
 from fcco.losses._temperature import Temperature, TemperedLoss
 
@@ -182,20 +186,25 @@ class AveragePrecisionLoss(TemperedLoss):
         if self._per_class is not None:
             return self._per_class.loss(self, self._estimate, scores, target, index)
         if can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp:
-            by_hand = fused_average_precision if self.memory is None else remembering_average_precision
-            fused = by_hand(
-                self.coupled,
-                scores,
-                target,
-                index,
-                surrogate=self.surrogate,
-                temperature=float(self._temperature_now()),
-                n_pos=self.n_pos,
-                exact=self.own_term == "exact",
-            )
-            if fused is not None:
-                return fused
+            loss = self._by_hand(scores, target, index)
+            if loss is not None:
+                return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
+
+    def _by_hand(self, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
+        """Return the loss of a batch, or None if the engine has to take the step."""
+        options: dict[str, Any] = {
+            "surrogate": self.surrogate,
+            "temperature": float(self._temperature_now()),
+            "n_pos": self.n_pos,
+            "exact": self.own_term == "exact",
+        }
+        if self.memory is None:
+            estimate = partial(average_precision_by_hand, n=self.n, **options)
+            return step_by_hand(self.coupled, (scores,), index, MinusRatio(), estimate, target)
+        if not can_remember(self.memory, scores):
+            return None
+        return remembering_average_precision(self.coupled, scores, target, index, **options)
 
     def _estimate(self, pool: Pool, k: int = 0) -> Estimate:
         """Estimate the inner values of the positives of class k in a pool."""
@@ -307,11 +316,20 @@ class PNormPushLoss(Loss):
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         if can_fuse(self.coupled, self.surrogate, scores, target):
-            by_hand = fused_p_norm_push if self.memory is None else remembering_p_norm_push
-            fused = by_hand(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
-            if fused is not None:
-                return fused
+            loss = self._by_hand(scores, target, index)
+            if loss is not None:
+                return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
+
+    def _by_hand(self, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
+        """Return the loss of a batch, or None if the engine has to take the step."""
+        if self.memory is None:
+            f = LogPower(self.p) if self.coupled.log else Power(self.p)
+            estimate = partial(p_norm_push_by_hand, surrogate=self.surrogate, n_outer=self.coupled.n_outer)
+            return step_by_hand(self.coupled, (scores,), index, f, estimate, target)
+        if not can_remember(self.memory, scores):
+            return None
+        return remembering_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the negatives in a pool."""

@@ -17,8 +17,8 @@ from fcco._coupled import CoupledLoss
 from fcco._remember import TRUST
 from fcco.functional._surrogates import Surrogate
 from fcco.losses._array_memory import Array, ArrayMemory, Batch
-from fcco.losses._array_step import track
-from fcco.losses._fused import compare, own_terms, with_gradient
+from fcco.losses._by_hand import track_rows, with_gradient
+from fcco.losses._pair_arrays import compare, own_terms
 
 
 class FreshBatch:
@@ -75,11 +75,7 @@ class FreshBatch:
 
     def step(self, outer: Array, inner: Array) -> tuple[Array, Array]:
         """Take a step of the table; return the new rows, and the rows that f is to be differentiated at."""
-        if self.rows is not None and len(outer):
-            return track(self.coupled, inner, self.rows[outer])
-        if not self.coupled.is_frozen:
-            self.coupled.table.step.add_(1)
-        return inner, inner
+        return track_rows(self.coupled, inner, None if self.rows is None else self.rows[outer])
 
     def finish(self, outer: Array, inner: Array, expected: Array) -> None:
         """Remember the batch."""
@@ -96,6 +92,7 @@ def _each_represents(population: float, expected: float) -> float:
     return population / expected if expected > 0 else 0.0
 
 
+@np.errstate(all="ignore")
 def remembering_average_precision(
     coupled: CoupledLoss,
     scores: Tensor,
@@ -122,33 +119,32 @@ def remembering_average_precision(
     expected = batch.memory.expect(m)
     gradient = np.zeros(len(h), dtype)
     value, inner = 0.0, np.zeros((0, 2), batch.scores.dtype)
-    with np.errstate(all="ignore"):
-        if m:
-            of_positive = (n_pos - 1) / max(p - 1, 1) / n if exact else n_pos / p / n
-            weight = np.where(positive[:, None], of_positive, np.array([0.0, (n - n_pos) / q / n])).astype(dtype)
-            pairs = compare(surrogate, h[batch.positives], np.concatenate([h, old]), weight)
-            at_zero, own_value, slope_at_zero = own_terms(surrogate)
-            own = own_value / n - at_zero * of_positive if exact else (own_value - at_zero) * of_positive
-            inner = (pairs.sums + own).astype(batch.scores.dtype, copy=False)
-            if not math.isfinite(np.add.reduce(inner, None)):
-                return None
-        new, at = batch.step(batch.positives, inner)
-        if m:
-            pull = _pull_of_share(at) / (expected[-1] * temperature)
-            # The own score is among the rivals too, where it does not count.
-            gradient[batch.positives] = pairs.pull_own(pull) + pull.sum(1) * (of_positive * slope_at_zero)
-            value = -np.add.reduce(new[:, 0] / new[:, 1]) / m
-        each = _each_represents(n_pos - 1, expected[1]) / n, _each_represents(n - n_pos, expected[0]) / n
-        weight = np.where(batch.label[:, None], each[0], np.array([0.0, each[1]])).astype(dtype)
-        outer, share = batch.outer, held.share[batch.outer]
-        pairs = compare(surrogate, old[outer], h, weight)
-        if batch.refreshes:
-            own = own_terms(surrogate)[1] / n * (1 if exact else n_pos / p)
-            held.at[outer] += batch.rate * (pairs.sums + own - held.at[outer])
-        pull = _pull_of_share(held.at[outer]) * (share / share.sum() / temperature)[:, None]
-        gradient += pairs.pull_rivals(pull.astype(dtype))
+    if m:
+        of_positive = (n_pos - 1) / max(p - 1, 1) / n if exact else n_pos / p / n
+        weight = np.where(positive[:, None], of_positive, np.array([0.0, (n - n_pos) / q / n])).astype(dtype)
+        pairs = compare(surrogate, h[batch.positives], np.concatenate([h, old]), weight)
+        at_zero, own_value, slope_at_zero = own_terms(surrogate)
+        own = own_value / n - at_zero * of_positive if exact else (own_value - at_zero) * of_positive
+        inner = (pairs.sums + own).astype(batch.scores.dtype, copy=False)
+        if not math.isfinite(np.add.reduce(inner, None)):
+            return None
+    new, at = batch.step(batch.positives, inner)
+    if m:
+        pull = _pull_of_share(at) / (expected[-1] * temperature)
+        # The own score is among the rivals too, where it does not count.
+        gradient[batch.positives] = pairs.pull_own(pull) + pull.sum(1) * (of_positive * slope_at_zero)
+        value = -np.add.reduce(new[:, 0] / new[:, 1]) / m
+    each = _each_represents(n_pos - 1, expected[1]) / n, _each_represents(n - n_pos, expected[0]) / n
+    weight = np.where(batch.label[:, None], each[0], np.array([0.0, each[1]])).astype(dtype)
+    outer, share = batch.outer, held.share[batch.outer]
+    pairs = compare(surrogate, old[outer], h, weight)
+    if batch.refreshes:
+        own = own_terms(surrogate)[1] / n * (1 if exact else n_pos / p)
+        held.at[outer] += batch.rate * (pairs.sums + own - held.at[outer])
+    pull = _pull_of_share(held.at[outer]) * (share / share.sum() / temperature)[:, None]
+    gradient += pairs.pull_rivals(pull.astype(dtype))
     batch.finish(batch.positives, inner, expected)
-    return with_gradient(scores, value, gradient)
+    return with_gradient((scores,), value, (gradient,))
 
 
 def _pull_of_share(u: Array) -> Array:
@@ -157,6 +153,7 @@ def _pull_of_share(u: Array) -> Array:
     return np.stack([first, -first * (u[:, 0] / u[:, 1])], 1)
 
 
+@np.errstate(all="ignore")
 def remembering_p_norm_push(
     coupled: CoupledLoss, scores: Tensor, target: Tensor, index: Any, *, surrogate: Surrogate, p: float
 ) -> Tensor | None:
@@ -170,9 +167,8 @@ def remembering_p_norm_push(
         return None
     expected = batch.memory.expect(m)
     push = _exp_push if surrogate.is_exp else _pairwise_push
-    with np.errstate(all="ignore"):
-        made = push(batch, rivals, expected, surrogate, p)
-    return None if made is None else with_gradient(scores, *made)
+    made = push(batch, rivals, expected, surrogate, p)
+    return None if made is None else with_gradient((scores,), made[0], (made[1],))
 
 
 def _exp_push(
@@ -233,6 +229,7 @@ def _pairwise_push(
     return (np.add.reduce(new**p) / m if m else 0.0), gradient
 
 
+@np.errstate(all="ignore")
 def remembering_cox(
     coupled: CoupledLoss, risk: Tensor, time: Tensor, event: Tensor, index: Any, *, n_events: int | None
 ) -> Tensor | None:
@@ -250,25 +247,24 @@ def remembering_cox(
     h, times = (column.astype(np.float64) for column in batch.memory.batch.columns[:2])
     old, old_times = (column.astype(np.float64) for column in batch.held.columns[:2])
     expected = batch.memory.expect(m)
-    with np.errstate(all="ignore"):
-        logs = np.concatenate([old, h]) + np.log(np.where(seen, of_event, of_other))
-        sums = _log_sums_from(np.concatenate([old_times, times]), logs)
-        precise = sums(times[batch.positives]) - h[batch.positives]
-        inner = precise.astype(batch.scores.dtype)
-        if not math.isfinite(np.add.reduce(inner)):
-            return None
-        new, at = batch.step(batch.positives, inner)
-        gradient = np.zeros(len(h))
-        # The own term is a part of the sum that does not change with h.
-        gradient[batch.positives] = -np.exp(precise - at) * (1 - of_event * np.exp(-precise)) / expected[-1]
-        if n_events is None:
-            each = np.full(2, _each_represents(n - 1, expected[0]))
-        else:
-            of_rival = _each_represents(max(n_events - 1, 0), expected[1])
-            each = np.array([_each_represents(n - n_events, expected[0]), of_rival])
-        gradient += _pull_of_events(batch, times, h + np.log(each[batch.label.astype(np.intp)]), of_event)
+    logs = np.concatenate([old, h]) + np.log(np.where(seen, of_event, of_other))
+    sums = _log_sums_from(np.concatenate([old_times, times]), logs)
+    precise = sums(times[batch.positives]) - h[batch.positives]
+    inner = precise.astype(batch.scores.dtype)
+    if not math.isfinite(np.add.reduce(inner)):
+        return None
+    new, at = batch.step(batch.positives, inner)
+    gradient = np.zeros(len(h))
+    # The own term is a part of the sum that does not change with h.
+    gradient[batch.positives] = -np.exp(precise - at) * (1 - of_event * np.exp(-precise)) / expected[-1]
+    if n_events is None:
+        each = np.full(2, _each_represents(n - 1, expected[0]))
+    else:
+        of_rival = _each_represents(max(n_events - 1, 0), expected[1])
+        each = np.array([_each_represents(n - n_events, expected[0]), of_rival])
+    gradient += _pull_of_events(batch, times, h + np.log(each[batch.label.astype(np.intp)]), of_event)
     batch.finish(batch.positives, inner, expected)
-    return with_gradient(risk, np.add.reduce(new) / m if m else 0.0, gradient)
+    return with_gradient((risk,), np.add.reduce(new) / m if m else 0.0, (gradient,))
 
 
 def _pull_of_events(batch: FreshBatch, times: Array, logs: Array, of_event: float) -> Array:

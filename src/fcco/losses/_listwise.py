@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco._checks import check_rows, shape_of
+from fcco._checks import as_index, check_rows, shape_of
 from fcco._memory import Memory, as_memory
 from fcco._outer import Outer
 from fcco._pool import Estimate, Pool
@@ -29,7 +29,10 @@ from fcco.functional._inner_listwise import (
 from fcco.functional._listwise import gain_share, relevance_share
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import widen
+from fcco.losses._array_outer import ArrayOuter, Discount, Logarithm
 from fcco.losses._base import Loss, Scale, as_values
+from fcco.losses._by_hand import Array, ArrayEstimate, can_work_by_hand, step_by_hand
+from fcco.losses._hand_listwise import list_mle_by_hand, list_net_by_hand, ndcg_by_hand
 from fcco.losses._population import check_lists
 from fcco.losses._temperature import Temperature, TemperedLoss
 from fcco.schedules import Power
@@ -108,6 +111,33 @@ class _ListwiseLoss(Loss):
             return inner(*pool.own, rivals=pool.rivals, rows=pool.rows, lists=lists, **known, **options)
 
         return self._loss(estimate, scores, relevance, query, index=index, check=self._check)
+
+    def _by_hand(
+        self,
+        estimate: Callable[..., ArrayEstimate],
+        f: ArrayOuter,
+        scores: Tensor,
+        relevance: Tensor,
+        query: Tensor,
+        index: Any,
+        **options: Any,
+    ) -> Tensor | None:
+        """Return the loss of a batch, or None if the engine has to take the step."""
+        known, own_term = self._buffers["list_size"], self.own_term
+        if self.memory is not None or known is None or own_term == "exact" or index is None:
+            return None
+        if not (can_work_by_hand(self.coupled, (scores,), (relevance, query)) and known.is_cpu and scores.dim() == 1):
+            return None
+        if query.dtype not in (torch.int64, torch.int32):
+            return None
+
+        def with_lists(scores: Array, relevance: Array, query: Array) -> ArrayEstimate:
+            # The rows are within [0, n), because the step has checked them by now.
+            lists = [self._buffers[f"list_{name}"].numpy()[rows] for name in Lists._fields]  # type: ignore[union-attr]
+            return estimate(scores, relevance, query, known=lists, own_term=own_term, **options)
+
+        rows = as_index(index, scores.device).numpy()
+        return step_by_hand(self.coupled, (scores,), index, f, with_lists, relevance, query)
 
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
@@ -227,6 +257,9 @@ class ListNetLoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """Return the loss of a batch from scores, relevances, queries and rows, each of shape (B,)."""
+        loss = self._by_hand(list_net_by_hand, Logarithm(), scores, relevance, query, index, target=self.target)
+        if loss is not None:
+            return loss
         return self._listwise_loss(list_net_inner, scores, relevance, query, index, target=self.target)
 
 
@@ -324,6 +357,9 @@ class ListMLELoss(_ListwiseLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """Return the loss of a batch from scores, relevances, queries and rows, each of shape (B,)."""
+        loss = self._by_hand(list_mle_by_hand, Logarithm(), scores, relevance, query, index)
+        if loss is not None:
+            return loss
         return self._listwise_loss(list_mle_inner, scores, relevance, query, index)
 
 
@@ -435,7 +471,7 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
         ell = resolve_surrogate(surrogate, margin)
         outer = _Discount(ell.is_exp, k, sharpness)
         super().__init__(outer, n, lists=lists, own_term=own_term, rule=rule, memory=memory, log=ell.is_exp)
-        self.surrogate, self.k = ell, k
+        self.surrogate, self.k, self.sharpness = ell, k, sharpness
         self._set_temperature(temperature)
 
     @classmethod
@@ -463,5 +499,11 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
         """Return the loss of a batch from scores, relevances, queries and rows, each of shape (B,)."""
-        options: dict[str, Any] = {"surrogate": self.surrogate, "temperature": self._temperature_now(), "k": self.k}
+        options: dict[str, Any] = {"surrogate": self.surrogate, "temperature": self._temperature_now()}
+        if self.surrogate.has_name and not self.coupled.log:
+            f = Discount(self.k, self.sharpness)
+            loss = self._by_hand(ndcg_by_hand, f, scores, relevance, query, index, **options)
+            if loss is not None:
+                return loss
+        options["k"] = self.k
         return self._listwise_loss(ndcg_inner, scores, relevance, query, index, **options)

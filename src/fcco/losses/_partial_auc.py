@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,11 @@ from fcco.functional._checks import check_number
 from fcco.functional._inner_auc import cvar_partial_auc_inner
 from fcco.functional._inner_bipartite import partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
+from fcco.losses._array_outer import Logarithm
 from fcco.losses._base import Default, Loss, Scale, choose, count_positives
+from fcco.losses._by_hand import step_by_hand
 from fcco.losses._classes import PerClass, count_per_class, refuse_memory
+from fcco.losses._hand_bipartite import can_fuse, partial_auc_by_hand
 from fcco.losses._population import check_members, outer_only, split
 from fcco.schedules import RunningMean
 
@@ -131,6 +135,12 @@ class PartialAUCLoss(Loss):
         """Return the loss of a batch from scores and targets, of shape (B,) or (B, C), and rows of shape (B,)."""
         if self._per_class is not None:
             return self._per_class.loss(self, self._estimate, scores, target, index)
+        if self.memory is None and can_fuse(self.coupled, self.surrogate, scores, target):
+            options: dict[str, Any] = {"temperature": self.temperature, "n_outer": self.coupled.n_outer}
+            estimate = partial(partial_auc_by_hand, surrogate=self.surrogate, **options)
+            loss = step_by_hand(self.coupled, (scores,), index, Logarithm(self.temperature), estimate, target)
+            if loss is not None:
+                return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
     def _estimate(self, pool: Pool, k: int = 0) -> Estimate:

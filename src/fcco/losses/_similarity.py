@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,8 +15,11 @@ from fcco.functional._checks import check_choice
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, directions, nca_inner
 from fcco.functional._similarity import check_temperature_of_all
+from fcco.losses._array_outer import MeanLogarithm, Share
 from fcco.losses._base import Default, Loss, as_values, choose, count_members, minus_share
+from fcco.losses._by_hand import can_work_by_hand, step_by_hand
 from fcco.losses._fused_nca import can_remember_nca, remembering_nca
+from fcco.losses._hand_similarity import contrastive_by_hand, nca_by_hand
 from fcco.losses._likelihood import minus_log_share
 from fcco.losses._population import check_class_sizes
 from fcco.schedules import Power
@@ -145,6 +149,16 @@ class NCALoss(Loss):
             loss = remembering_nca(self.coupled, embeddings, labels, index, log_likelihood=self.log_likelihood)
             if loss is not None:
                 return loss
+        if (
+            self.class_sizes is None
+            and self.memory is None
+            and can_work_by_hand(self.coupled, (embeddings,), (labels,))
+        ):
+            estimate = partial(nca_by_hand, n=self.n, log_likelihood=self.log_likelihood)
+            f = Share(self.log_likelihood)
+            loss = step_by_hand(self.coupled, (embeddings,), index, f, estimate, labels)
+            if loss is not None:
+                return loss
         return self._loss(self._estimate, embeddings, labels, index=index, stratum=stratum, check=self._check)
 
     def _estimate(self, pool: Pool) -> Estimate:
@@ -267,6 +281,13 @@ class ContrastiveLoss(Loss):
             with suppress(TypeError, ValueError):
                 first, second = directions(first, second)
         tau = tau.reshape(()) if isinstance(tau, Tensor) else tau
+        if self.memory is None and isinstance(tau, float) and can_work_by_hand(self.coupled, (first, second)):
+            options: dict[str, Any] = {"mode": self.mode, "n": self.n, "exact": self.own_term == "exact"}
+            options |= {"temperature": tau, "include_positive": self.include_positive}
+            estimate = partial(contrastive_by_hand, **options)
+            loss = step_by_hand(self.coupled, (first, second), index, MeanLogarithm(), estimate)
+            if loss is not None:
+                return loss
         return self._loss(lambda pool: self._estimate(pool, tau), first, second, index=index)
 
     def _estimate(self, pool: Pool, temperature: float | Tensor) -> Estimate:

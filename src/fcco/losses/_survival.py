@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -12,9 +13,12 @@ from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_survival import cox_inner
+from fcco.losses._array_memory import can_remember
+from fcco.losses._array_outer import Logarithm
 from fcco.losses._base import Default, Loss, Scale, choose, count_positives
-from fcco.losses._fused import can_work_by_hand
+from fcco.losses._by_hand import can_work_by_hand, step_by_hand
 from fcco.losses._fused_memory import remembering_cox
+from fcco.losses._hand_cox import cox_by_hand
 from fcco.losses._population import check_members, split
 
 # What measured best; see docs/defaults.md.
@@ -127,14 +131,22 @@ class CoxLoss(Loss):
     ) -> Tensor:
         """Return the loss of a batch from log-hazards, times, events, rows and strata, each of shape (B,)."""
         stratum = None if self.n_events is None else event
-        by_hand = self.memory is not None and self.own_term == "sampled" and strata is None
-        by_hand = by_hand and isinstance(risk, Tensor) and isinstance(time, Tensor)
-        if by_hand and risk.shape == time.shape and time.is_cpu and can_work_by_hand(self.coupled, risk, event):
-            loss = remembering_cox(self.coupled, risk, time, event, index, n_events=self.n_events)
+        by_hand = self.own_term == "sampled" and strata is None
+        if by_hand and can_work_by_hand(self.coupled, (risk,), (time, event)) and risk.dim() == 1:
+            loss = self._by_hand(risk, time, event, index)
             if loss is not None:
                 return loss
         columns = (risk, time, event) if strata is None else (risk, time, event, strata)
         return self._loss(self._estimate, *columns, index=index, stratum=stratum, check=self._check)
+
+    def _by_hand(self, risk: Tensor, time: Tensor, event: Tensor, index: Any) -> Tensor | None:
+        """Return the loss of a batch, or None if the engine has to take the step."""
+        if self.memory is None:
+            estimate = partial(cox_by_hand, n=self.n, n_events=self.n_events)
+            return step_by_hand(self.coupled, (risk,), index, Logarithm(), estimate, time, event)
+        if not can_remember(self.memory, risk):
+            return None
+        return remembering_cox(self.coupled, risk, time, event, index, n_events=self.n_events)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the events in a pool."""

@@ -1,0 +1,127 @@
+"""Outer functions in NumPy: their values, and the slopes that a step by hand needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class ArrayOuter(Protocol):
+    """An outer function f on arrays of u, or of log u in log space, of shape (m,) or (m, dim)."""
+
+    def value(self, u: Array) -> Array:
+        """Return f(u), of shape (m,)."""
+        ...
+
+    def slope(self, inner: Array, at: Array) -> Array:
+        """Return the derivative of the step's loss with respect to the estimate, in the shape of the estimate.
+
+        That is the derivative of f at ``at``; in log space, times g / u, since the estimate ``inner`` is log g.
+        """
+        ...
+
+
+class MinusRatio:
+    """f = -u_1 / u_2."""
+
+    def value(self, u: Array) -> Array:
+        return -u[:, 0] / u[:, 1]
+
+    def slope(self, inner: Array, at: Array) -> Array:
+        slope = np.empty(at.shape, at.dtype)
+        np.divide(-1.0, at[:, 1], out=slope[:, 0])
+        np.multiply(slope[:, 0], self.value(at), out=slope[:, 1])
+        return slope
+
+
+@dataclass(frozen=True)
+class Power:
+    """f = u^p."""
+
+    p: float
+
+    def value(self, u: Array) -> Array:
+        return u**self.p
+
+    def slope(self, inner: Array, at: Array) -> Array:
+        return self.p * at ** (self.p - 1)
+
+
+@dataclass(frozen=True)
+class LogPower:
+    """f = u^p, given log u."""
+
+    p: float
+
+    def value(self, u: Array) -> Array:
+        return np.exp(self.p * u)
+
+    def slope(self, inner: Array, at: Array) -> Array:
+        # p u^p g / u takes a single exponential, which overflows only if the product does.
+        return self.p * np.exp((self.p - 1) * at + inner)
+
+
+@dataclass(frozen=True)
+class Logarithm:
+    """f = factor · log u, given log u."""
+
+    factor: float = 1.0
+
+    def value(self, u: Array) -> Array:
+        return self.factor * u
+
+    def slope(self, inner: Array, at: Array) -> Array:
+        return self.factor * np.exp(inner - at)
+
+
+class MeanLogarithm:
+    """f = the mean of log u over its columns, given log u."""
+
+    def value(self, u: Array) -> Array:
+        return np.add.reduce(u, 1) / u.shape[1]
+
+    def slope(self, inner: Array, at: Array) -> Array:
+        return np.exp(inner - at) / at.shape[1]
+
+
+@dataclass(frozen=True)
+class Share:
+    """f = -u_1 / u_2 or, with ``log_likelihood``, its logarithm -log(u_1 / u_2); given log u."""
+
+    log_likelihood: bool = False
+
+    def value(self, u: Array) -> Array:
+        difference = u[:, 0] - u[:, 1]
+        return -difference if self.log_likelihood else -np.exp(difference)
+
+    def slope(self, inner: Array, at: Array) -> Array:
+        slope = np.where(inner > -math.inf, np.exp(inner - at), 0.0)  # there is no g to divide by u if g = 0
+        if not self.log_likelihood:
+            slope *= np.exp(at[:, :1] - at[:, 1:])
+        np.negative(slope[:, 0], out=slope[:, 0])
+        return slope
+
+
+@dataclass(frozen=True)
+class Discount:
+    """f = -1 / log2(1 + u), times a soft indicator of u ≤ k if k is given."""
+
+    k: int | None
+    sharpness: float
+
+    def value(self, u: Array) -> Array:
+        return -math.log(2) / np.log1p(u) * self._top(u)
+
+    def slope(self, inner: Array, at: Array) -> Array:
+        log, top = np.log1p(at), self._top(at)
+        slope = math.log(2) / (log * log * (1 + at)) * top
+        return slope if self.k is None else slope + math.log(2) / log * self.sharpness * top * (1 - top)
+
+    def _top(self, rank: Array) -> Any:
+        return 1.0 if self.k is None else 1 / (1 + np.exp(-self.sharpness * (self.k + 0.5 - rank)))

@@ -1,0 +1,238 @@
+"""ListNet, ListMLE and NDCG by hand; see :mod:`fcco.losses._by_hand`.
+
+Items are sorted by query, and sums over the lists of a batch are sums over runs of items. The weights are those of
+:func:`fcco.functional._inner_listwise.pair_items`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fcco.functional._inner_listwise import ListOwnTerm
+from fcco.functional._surrogates import Surrogate
+from fcco.losses._by_hand import Array, ArrayEstimate, LeftToTheEngine
+from fcco.losses._pair_arrays import value_and_slope
+
+# Exponentials of larger differences are left to log space.
+_WIDEST = 500.0
+
+
+class SortedLists:
+    """The items of a batch, sorted by query.
+
+    Attributes
+    ----------
+    order : Array of shape (B,)
+        The positions of the sorted items in the batch. All other arrays of items follow it.
+    scores, relevance : Array of shape (B,)
+        The scores, in double precision, and the relevances of the batch.
+    slot, starts : Array of shape (B,), Array of shape (Q,)
+        The list of each item, and where each list begins.
+    each : Array of shape (B,)
+        How many items of its stratum, be it the relevant ones or the others, an item represents.
+    size, relevant : Array of shape (B,)
+        The number of items, and of relevant items, in the whole list.
+    own_size : Array of shape (B,)
+        The number of items in the stratum.
+    lacks : Array of shape (B,)
+        Whether the batch has only one of the strata of the list.
+    share : Array of shape (B,)
+        How much the item counts in its query.
+    """
+
+    def __init__(self, scores: Array, relevance: Array, query: Array, known: Sequence[Array]) -> None:
+        h = scores.astype(np.float64, copy=False)
+        if not (np.maximum.reduce(np.abs(h)) < 1e30 and math.isfinite(np.add.reduce(relevance))):
+            raise LeftToTheEngine
+        # Lists are in the order of their first items, so that the numbers of queries decide nothing.
+        _, first, which = np.unique(query, return_index=True, return_inverse=True)
+        query = first[which]
+        self.order = order = np.argsort(query, kind="stable")
+        query = query[order]
+        begins = np.empty(len(query), bool)
+        begins[0] = True
+        np.not_equal(query[1:], query[:-1], out=begins[1:])
+        self.starts, self.slot = begins.nonzero()[0], begins.cumsum() - 1
+        self.scores, self.relevance = h[order], relevance[order]
+        self.size, self.relevant, self.share, number, in_training = (values[order] for values in known)
+        self._check(begins, number, in_training)
+        is_relevant = self.relevance > 0
+        shown = np.bincount(self.slot)
+        relevant_shown = np.add.reduceat(is_relevant, self.starts, dtype=np.int64)
+        self.shown = shown[self.slot]
+        of_relevant = relevant_shown[self.slot]
+        self.own_size = np.maximum(np.where(is_relevant, self.relevant, self.size - self.relevant), 1)
+        self.alike = np.where(is_relevant, of_relevant, self.shown - of_relevant)
+        self.each = self.own_size / self.alike
+        self.lacks = self.alike == self.shown
+        self.is_relevant = is_relevant
+
+    def _check(self, begins: Array, number: Array, relevance: Array) -> None:
+        """Leave a batch that contradicts the training data to the engine, which says how."""
+        firsts = np.sort(number[self.starts])
+        agrees = ((number[1:] != number[:-1]) == begins[1:]).all() and (firsts[1:] != firsts[:-1]).all()
+        given = self.relevance
+        if relevance.dtype.kind == given.dtype.kind == "f":  # only the digits of the narrower one are known to both
+            relevance = relevance.astype(min(relevance.dtype, given.dtype), copy=False)
+            given = given.astype(relevance.dtype, copy=False)
+        if not agrees or (relevance != given).any() or ((relevance > 0) != (self.relevance > 0)).any():
+            raise LeftToTheEngine
+
+    def terms(self) -> tuple[Array, Array]:
+        """Return each · e^(h - peak), and the peak of each item's list."""
+        peak = np.maximum.reduceat(self.scores, self.starts)[self.slot]
+        below = self.scores - peak
+        if np.minimum.reduce(below) < -_WIDEST:
+            raise LeftToTheEngine
+        return self.each * np.exp(below), peak
+
+    def in_batch(self, gradient: Array) -> tuple[Array]:
+        """Return a gradient of the sorted items in the order of the batch."""
+        in_order = np.empty(len(gradient))
+        in_order[self.order] = gradient
+        return (in_order,)
+
+    def padded(self, values: Array) -> tuple[Array, Array]:
+        """Return values with a list in each row, filled up with zeros, and the column of each item."""
+        column = np.arange(len(values)) - self.starts[self.slot]
+        rows = np.zeros((len(self.starts), np.maximum.reduce(column) + 1))
+        rows[self.slot, column] = values
+        return rows, column
+
+
+def _weights(share: Array, item: Array, size: Array) -> tuple[Array, Array]:
+    """Return the positions of items with a term, and their weights; the batch has Σ item / size queries."""
+    total = np.add.reduce(item / np.maximum(size, 1))
+    outer = (share * item > 0).nonzero()[0]
+    if not len(outer):
+        raise LeftToTheEngine
+    return outer, (share * item)[outer] / total
+
+
+def _all_items(lists: SortedLists) -> Array:
+    return lists.each * lists.shown / lists.size
+
+
+def list_net_by_hand(
+    scores: Array,
+    relevance: Array,
+    query: Array,
+    *,
+    known: Sequence[Array],
+    own_term: ListOwnTerm,
+    target: str,
+) -> ArrayEstimate:
+    """Estimate log g of ListNet with sampled own terms; see :func:`fcco.functional.inner.list_net_inner`."""
+    if own_term != "sampled":
+        raise LeftToTheEngine
+    lists = SortedLists(scores, relevance, query, known)
+    terms, peak = lists.terms()
+    if target == "softmax":
+        outer, weight = _weights(lists.share, _all_items(lists), lists.size)
+    elif np.minimum.reduce(relevance) < 0:
+        raise LeftToTheEngine
+    else:
+        outer, weight = _weights(lists.share, lists.is_relevant.astype(np.float64), lists.relevant)
+    sums = np.add.reduceat(terms, lists.starts)
+    slot = lists.slot[outer]
+    whole = np.where(lists.lacks, lists.size / lists.own_size, 1.0)[outer]
+
+    def pull(slope: Array) -> tuple[Array]:
+        per_list = np.bincount(slot, slope, len(sums)) / sums
+        gradient = terms * per_list[lists.slot]
+        gradient[outer] -= slope
+        return lists.in_batch(gradient)
+
+    inner = np.log(sums[slot] * whole) + peak[outer] - lists.scores[outer]
+    return ArrayEstimate(inner, pull, lists.order[outer], weight)
+
+
+def list_mle_by_hand(
+    scores: Array, relevance: Array, query: Array, *, known: Sequence[Array], own_term: ListOwnTerm
+) -> ArrayEstimate:
+    """Estimate log g of ListMLE with sampled own terms; see :func:`fcco.functional.inner.list_mle_inner`."""
+    if own_term != "sampled":
+        raise LeftToTheEngine
+    lists = SortedLists(scores, relevance, query, known)
+    terms, peak = lists.terms()
+    upwards = np.lexsort((lists.relevance, lists.slot))
+    slot, ranked = lists.slot[upwards], lists.relevance[upwards]
+    rows, column = lists.padded(terms[upwards])
+    # The items of a tie are all below each other.
+    begins = np.empty(len(slot), bool)
+    begins[0] = True
+    begins[1:] = (slot[1:] != slot[:-1]) | (ranked[1:] != ranked[:-1])
+    ties = begins.nonzero()[0]
+    tie, last = begins.cumsum() - 1, np.append(ties[1:], len(slot)) - 1
+    sums = rows.cumsum(1)[slot, column[last[tie]]]
+    # The irrelevant items do not matter to each other's ranks if there are no others.
+    alone = lists.lacks & lists.is_relevant
+    whole = np.where(alone, lists.size / lists.own_size, 1.0)[upwards]
+    weight = _all_items(lists)
+    weight /= np.add.reduce(weight)
+
+    def pull(slope: Array) -> tuple[Array]:
+        per_item, _ = lists.padded(slope / sums)
+        above = per_item[:, ::-1].cumsum(1)[:, ::-1][slot, column[ties[tie]]]
+        gradient = np.empty(len(slope))
+        gradient[upwards] = terms[upwards] * above - slope
+        return lists.in_batch(gradient)
+
+    inner = np.log(sums * whole) + (peak - lists.scores)[upwards]
+    return ArrayEstimate(inner, pull, lists.order[upwards], weight[upwards])
+
+
+def ndcg_by_hand(
+    scores: Array,
+    relevance: Array,
+    query: Array,
+    *,
+    known: Sequence[Array],
+    own_term: ListOwnTerm,
+    surrogate: Surrogate,
+    temperature: float,
+) -> ArrayEstimate:
+    """Estimate smooth ranks with sampled or bounded own terms; see :func:`fcco.functional.inner.ndcg_inner`."""
+    if own_term == "exact" or np.minimum.reduce(relevance) < 0:
+        raise LeftToTheEngine
+    lists = SortedLists(scores, relevance, query, known)
+    outer, weight = _weights(lists.share, lists.is_relevant.astype(np.float64), lists.relevant)
+    rows, column = lists.padded(lists.scores)
+    stands_for, _ = lists.padded(lists.each)
+    slot, mine = lists.slot[outer], (np.arange(len(outer)), column[outer])
+    stands_for = stands_for[slot]
+    own = _weigh_own(lists, outer, slot, stands_for, own_term)
+    stands_for[mine] = 0.0
+    values, slopes = value_and_slope(surrogate, (rows[slot] - lists.scores[outer, None]) / temperature)
+    inner = np.einsum("ij,ij->i", values, stands_for) + own
+    slopes *= stands_for
+    present = np.append(True, slot[1:] != slot[:-1]).nonzero()[0]
+
+    def pull(slope: Array) -> tuple[Array]:
+        pulls = slopes * (slope / temperature)[:, None]
+        of_lists = np.zeros_like(rows)
+        of_lists[slot[present]] = np.add.reduceat(pulls, present)
+        gradient = of_lists[lists.slot, column]
+        gradient[outer] -= np.add.reduce(pulls, 1)
+        return lists.in_batch(gradient)
+
+    return ArrayEstimate(inner, pull, lists.order[outer], weight)
+
+
+def _weigh_own(lists: SortedLists, outer: Array, slot: Array, stands_for: Array, own_term: ListOwnTerm) -> Array:
+    """Return what each own item represents; set what its rivals represent to it, all of the relevant ones alike."""
+    own_size, size, lacks = lists.own_size[outer], lists.size[outer], lists.lacks[outer]
+    each, others = lists.each[outer], lists.alike[outer] - 1
+    if own_term == "sampled":
+        whole = np.where(lacks, size / own_size, 1.0)
+        stands_for *= whole[:, None]
+        return each * whole
+    everyone = np.where(lacks, size, own_size)
+    own = np.where(others > 0, 2 - 1 / np.maximum(each, 1), everyone)
+    of_others = (everyone - own) / np.maximum(others, 1)
+    is_relevant = lists.padded(lists.is_relevant)[0][slot] > 0
+    np.copyto(stands_for, np.broadcast_to(of_others[:, None], stands_for.shape), where=is_relevant)
+    return own
