@@ -23,8 +23,8 @@ _LANES = 8
 _CHUNK = 4096  # rows that are multiplied with A at a time
 _LOWEST = {
     torch.float32: -60.0,
-    torch.float64: -300.0,
-}  # e to the power of it is nothing next to 1, but its square is no 0
+    torch.float64: -600.0,
+}  # e to the power of it is nothing next to 1, but not subnormal
 _FEW = 8  # rows of a class in a block, on average, below which mates are found by a mask
 
 
