@@ -82,9 +82,9 @@ def check_inner(inner: Any, dim: int, name: str = "inner") -> Tensor:
 
 def check_finite(inner: Tensor, log: bool, name: str = "inner") -> None:
     """Refuse NaN and infinities; -inf is legal in log space, where it means g = 0."""
-    values = inner.detach()
+    values = inner.detach() if inner.requires_grad else inner
     if not reads_are_free(inner):
-        legal = values < math.inf if log else values.isfinite()
+        legal = (values if log else values.abs()) < math.inf  # which NaN is not
         torch._assert_async(legal.all(), f"{name} must be finite")
         return
     # One reduction usually decides: the largest value (NaN if there is any), or a finite sum.
@@ -210,7 +210,7 @@ def is_empty(values: Any) -> bool:
 def check_rows(rows: Tensor, n: int) -> bool:
     """Refuse rows outside [0, n); return whether a row may appear twice."""
     if not reads_are_free(rows):
-        torch._assert_async(((rows >= 0) & (rows < n)).all(), f"index must be in [0, {n})")
+        torch._assert_async((rows.clamp(0, n - 1) == rows).all(), f"index must be in [0, {n})")
         return True
     ordered = np.sort(rows.numpy())
     if ordered[0] < 0 or ordered[-1] >= n:

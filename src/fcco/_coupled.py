@@ -35,7 +35,7 @@ from fcco._pool import EstimateFrom, Pool
 from fcco._remember import GivenBatch, Made, Others, RememberingStep
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import BSGD, SOX, Batch, Rule, is_per_row
-from fcco._space import Rate, as_column
+from fcco._space import Rate, as_column, as_dtype
 from fcco._step import (
     Inputs,
     SharedEstimate,
@@ -488,7 +488,7 @@ class CoupledLoss(nn.Module):
         with placement.all_or_none() if self.outer_may_fail or self._may_overflow else nullcontext():
             loss = self._loss_of(f, placement.table, step, given.rows, weights)
         if not self.is_frozen and has_rows:
-            placement.write(step.tracked, step.values, step.rate, step.written)
+            placement.table.write(step.tracked, step.values, step.rate, step.written, step.seen)
         elif not self.is_frozen:
             placement.table.step.add_(1)
         if step.visit is not None:
@@ -508,16 +508,17 @@ class CoupledLoss(nn.Module):
             none = Shares(nothing, nothing.sum())
             return Inputs(inner, nothing.long(), none, previous, may_repeat=True, tracked=inner.detach())
         inner = check_inner(inner, self.dim)
-        self._check_values(table, inner, previous)
-        rows = as_rows(index, self.n, inner.device)
+        detached = inner.detach()
+        self._check_values(table, detached, previous)
+        rows, may_repeat = as_rows(index, self.n, inner.device)
         if not all_rows:
-            check_same_length(inner, rows.values)
-        dtype = torch.promote_types(inner.dtype, torch.float32)
-        shares = as_shares(weight, rows.values, dtype, needed=not placement.alone)
+            check_same_length(inner, rows)
+        shares = as_shares(weight, rows, inner.dtype, needed=not placement.alone)
         # Rows that one rank has once may come from another rank too.
-        may_repeat = not all_rows and (rows.may_repeat or not placement.alone)
-        tracked = inner.detach() if tracked is None else tracked.reshape(inner.shape)
-        return Inputs(inner, rows.values, shares, previous, may_repeat, tracked)
+        may_repeat = not all_rows and (may_repeat or not placement.alone)
+        return Inputs(
+            inner, rows, shares, previous, may_repeat, detached if tracked is None else tracked.reshape(inner.shape)
+        )
 
     @property
     def _may_overflow(self) -> bool:
@@ -528,9 +529,11 @@ class CoupledLoss(nn.Module):
         inner, new, at = step.inner, step.new, step.at
         if step.sampled is not None:
             inner, new, at = (part.index_select(0, step.sampled) for part in (inner, new, at))
-        with torch.no_grad():
-            # f may work in place, so it gets a copy of what the table will hold.
-            value = None if step.at is step.new else total(f(new.clone(), rows), weight)
+        value = None
+        if step.at is not step.new:
+            with torch.no_grad():
+                # f may work in place, so it gets a copy of what the table will hold.
+                value = total(f(new.clone(), rows), weight)
         unbounded = self._may_overflow
         if unbounded:
             inner = guarded(inner)
@@ -549,43 +552,47 @@ class CoupledLoss(nn.Module):
     def _plug_in(self, f: Outer, inner: Any, index: Any, weight: Any) -> Tensor:
         """Return the value of f at the estimates themselves."""
         inner = check_inner(inner, self.dim)
-        rows, dtype = as_index(index, inner.device), torch.promote_types(inner.dtype, torch.float32)
-        shares = as_shares(weight, rows, dtype, needed=False)
+        rows = as_index(index, inner.device)
+        shares = as_shares(weight, rows, inner.dtype, needed=False)
         if self.rule.all_rows and inner.shape[0] == self.n:
             check_rows(rows, self.n)
             inner = inner.index_select(0, rows)
         check_same_length(inner, rows)
         check_finite(inner, self.log)
+        dtype = torch.promote_types(inner.dtype, torch.float32)
         return total(f(inner.to(dtype, copy=True), rows), None if shares is None else shares.weight())
 
     def _advance(self, placement: Placement, given: Inputs, weight: Tensor | None) -> Step:
         """Work out the update of the rows. It is not written yet, since f may still fail."""
         rule, table = self.rule, placement.table
-        inner, previous = given.inner.to(torch.promote_types(given.inner.dtype, table.u.dtype)), given.previous
+        held: Any = table._buffers["u"]
+        dtype = torch.promote_types(given.inner.dtype, held.dtype)
+        inner, previous = as_dtype(given.inner, dtype), given.previous
         if previous is not None:
-            previous = previous.detach().reshape(inner.shape).to(inner.dtype)
+            previous = previous.detach().reshape(inner.shape).to(dtype)
         # Rules that track all rows receive an estimate of each, and f is evaluated at the sampled ones.
         tracked, sampled = (None, given.rows) if rule.all_rows else (given.rows, None)
         where = None if weight is None or rule.all_rows else weight > 0
         with torch.no_grad():
-            own = Change(tracked, where, given.tracked.to(inner.dtype), previous)
+            own = Change(tracked, where, as_dtype(given.tracked, dtype), previous)
             change = placement.send(own)
+            seen = table.seen(change.rows)
             repeats = None
             if given.may_repeat and change.rows is not None:
-                repeats = find_repeats(change.rows, change.where, inner.dtype)
-            batch = self._batch(placement, change, repeats)
+                repeats = find_repeats(change.rows, change.where, dtype)
+            batch = self._batch(placement, change, repeats, seen.visits)
             cold = batch.estimate if self.init is None else batch.space.value(self.init)
-            old = table.read(change.rows, cold, inner.dtype)
+            old = table.read(change.rows, cold, dtype, seen)
             values, at = rule.update(old, batch)
             made = placement.give_back([values] if at is values else [values, at], own.estimate)
-            visit = self._visit(placement, own, change, old) if self.observers else None
+            visit = self._visit(placement, own, old, seen.visits) if self.observers else None
         written = repeats.present() if repeats and change.where is not None else change.where
-        return Step(inner, made[0], made[-1], sampled, change.rows, values, batch.rate, written, visit)
+        return Step(inner, made[0], made[-1], sampled, change.rows, seen, values, batch.rate, written, visit)
 
-    def _visit(self, placement: Placement, own: Change, change: Change, old: Tensor) -> Visit:
+    def _visit(self, placement: Placement, own: Change, old: Tensor, visits: Tensor) -> Visit:
         """Return what observers see: the positions of this process's batch."""
-        seen = placement.table.visited(change.rows).to(old.dtype)
-        before, seen = placement.give_back([old, as_column(seen, old).expand_as(old)], own.estimate)
+        visits = as_column(visits.to(old.dtype), old).expand_as(old)
+        before, seen = placement.give_back([old, visits], own.estimate)
         seen = (seen if seen.dim() == 1 else seen[:, 0]) > 0
         rows = torch.arange(self.n, device=seen.device) if own.rows is None else own.rows
         where = torch.ones_like(seen) if own.where is None else own.where
@@ -593,9 +600,9 @@ class CoupledLoss(nn.Module):
 
     def _check_values(self, table: InnerTable, inner: Tensor, previous: Tensor | None) -> None:
         """Refuse invalid estimates."""
-        device = table.u.device
-        if inner.device != device and not table.offload:
-            raise ValueError(f"inner is on {inner.device}, the table on {device}: move one with .to()")
+        u: Any = table._buffers["u"]
+        if inner.device != u.device and not table.offload:
+            raise ValueError(f"inner is on {inner.device}, the table on {u.device}: move one with .to()")
         if self.rule.all_rows and inner.shape[0] != self.n:
             raise ValueError(
                 f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows; got {shape_of(inner)}"
@@ -610,12 +617,11 @@ class CoupledLoss(nn.Module):
                 raise ValueError(f"previous must have inner's shape {shape_of(inner)}; got {shape_of(previous)}")
             check_finite(previous, self.log, "previous")
 
-    def _batch(self, placement: Placement, change: Change, repeats: Repeats | None) -> Batch:
+    def _batch(self, placement: Placement, change: Change, repeats: Repeats | None, visits: Tensor) -> Batch:
         table, estimate, previous = placement.table, change.estimate, change.previous
         if previous is not None:
             # On a row's first visit there was no previous step to correct for.
-            seen = table.visited(change.rows).bool()
-            previous = torch.where(as_column(seen, previous), previous, estimate)
+            previous = torch.where(as_column(visits.bool(), previous), previous, estimate)
         if repeats:
             estimate = repeats.mean(estimate, table.space)
             previous = previous if previous is None else repeats.mean(previous, table.space)
@@ -628,16 +634,16 @@ class CoupledLoss(nn.Module):
                 distinct = change.where.to(estimate.dtype).sum()
             return self.n_outer / _at_least_one(placement.count(distinct))
 
-        return Batch(estimate, previous, self.rate(table, change.rows, estimate.dtype), coverage, table.space)
+        return Batch(estimate, previous, self.rate(table, visits, estimate.dtype), coverage, table.space)
 
-    def rate(self, table: InnerTable, tracked: Tensor | None, dtype: torch.dtype | None = None) -> Rate:
-        """Return gamma of this step: a number, or [B1(, 1)] for schedules by row (``tracked`` is None: of all rows)."""
+    def rate(self, table: InnerTable, visits: Tensor | None, dtype: torch.dtype | None = None) -> Rate:
+        """Return gamma of this step: a number, or [B1(, 1)] for schedules by row (``visits`` is None: of all rows)."""
         schedule = self.rule.rate
         if not callable(schedule):
             return schedule
         dtype = dtype or table.u.dtype
         if is_per_row(schedule):
-            visits = table.visited(tracked).to(dtype)
+            visits = (table.visited(None) if visits is None else visits).to(dtype)
             rates = torch.as_tensor(schedule(visits), device=visits.device).to(visits.dtype).expand_as(visits)
             self.rule.check_rate(rates)
             return as_column(rates, table.u)

@@ -37,13 +37,18 @@ class Space(Protocol):
         """Return max(values, factor * other) in log space, where dividing by ``values`` can overflow."""
         ...
 
-    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
+    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor | None, total: Tensor) -> Tensor:
         """Return the weighted mean of the values in each slot."""
         ...
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         """Return a tensor that equals ``at`` and whose gradient reaches ``inner`` as if it were g."""
         ...
+
+
+def as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``values.to(dtype)``, whose call alone takes as long as some operations where nothing is to be done."""
+    return values if values.dtype == dtype else values.to(dtype)
 
 
 def as_column(row_values: Tensor, like: Tensor) -> Tensor:
@@ -79,10 +84,11 @@ class _Plain:
     def floor(self, values: Tensor, other: Tensor, factor: Rate) -> Tensor:
         return values
 
-    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
+    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor | None, total: Tensor) -> Tensor:
+        weighted = values if weight is None else values * as_column(weight, values)
         # Each value is divided before they are added: their sum may overflow where their mean does not.
-        share = weight / total.clamp(min=1)[slot]
-        return torch.zeros_like(values).index_add(0, slot, values * as_column(share, values))
+        shares = weighted / as_column(total.clamp(min=1).index_select(0, slot), values)
+        return torch.zeros_like(values).index_add(0, slot, shares)
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         return _overwrite(inner.clone(), at)
@@ -104,12 +110,12 @@ class _Log:
     def floor(self, values: Tensor, other: Tensor, factor: Rate) -> Tensor:
         return torch.maximum(values, other + _log(factor))
 
-    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor, total: Tensor) -> Tensor:
-        weighted = values + as_column(weight.log(), values)
+    def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor | None, total: Tensor) -> Tensor:
+        weighted = values if weight is None else values + as_column(weight.log(), values)
         position = as_column(slot, values).expand_as(values)
         peak = torch.full_like(values, -math.inf).scatter_reduce(0, position, weighted, "amax")
         peak = peak.clamp(min=torch.finfo(values.dtype).min)  # -inf - -inf is not a number
-        sums = torch.zeros_like(values).index_add(0, slot, (weighted - peak[slot]).exp())
+        sums = torch.zeros_like(values).index_add(0, slot, (weighted - peak.index_select(0, slot)).exp())
         return peak + (sums / as_column(total.clamp(min=1), values)).log()
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:

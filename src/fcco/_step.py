@@ -12,6 +12,7 @@ from fcco._checks import check_weight
 from fcco._outer import Shares
 from fcco._pool import Estimate
 from fcco._space import Rate
+from fcco._table import Seen
 
 
 class Visit(NamedTuple):
@@ -62,6 +63,7 @@ class Step(NamedTuple):
     at: Tensor
     sampled: Tensor | None  # those of ``inner`` that f is taken at; None: all
     tracked: Tensor | None  # rows of the table to write; None: all
+    seen: Seen | None  # which of them were written before
     values: Tensor  # what to write: ``new``, unless ranks write each other's
     rate: Rate
     written: Tensor | None  # where the values are not padding
@@ -72,7 +74,7 @@ def step_without_rows(given: Inputs) -> Step:
     """Return the step of a batch whose rows are not known, for rules that keep none."""
     inner = given.inner.to(torch.promote_types(given.inner.dtype, torch.float32))
     at = given.tracked.to(inner.dtype)
-    return Step(inner, at, at, None, None, at, 1.0, None, None)
+    return Step(inner, at, at, None, None, None, at, 1.0, None, None)
 
 
 def split_estimate(made: Estimate | Tensor) -> tuple[Tensor, Shares | None]:
@@ -81,12 +83,11 @@ def split_estimate(made: Estimate | Tensor) -> tuple[Tensor, Shares | None]:
 
 
 def as_shares(weight: Any, rows: Tensor, dtype: torch.dtype, *, needed: bool) -> Shares | None:
-    """Return checked weights as shares, or None for the mean, unless shares are needed."""
-    if isinstance(weight, Shares):
+    """Return checked weights of values of ``dtype`` as shares, or None for the mean, unless shares are needed."""
+    if isinstance(weight, Shares) or (weight is None and not needed):
         return weight
+    dtype = torch.promote_types(dtype, torch.float32)
     if weight is None:
-        if not needed:
-            return None
         everyone = torch.ones_like(rows, dtype=dtype)
         return Shares(everyone, everyone.sum())
     share = check_weight(weight, rows, dtype)

@@ -7,14 +7,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fcco._checks import NotFiniteError, raise_if_not_finite, reads_are_free, whole_number
-from fcco._space import LOG, PLAIN, Rate, Space, as_column
+from fcco._space import LOG, PLAIN, Rate, Space, as_column, as_dtype
 
 # exp of this is 0 in every dtype. With -inf, which gamma = 1 would give, differences would not be numbers.
 _LOG_OF_NOTHING = -1e5
@@ -63,6 +63,15 @@ def load_anyway() -> Iterator[None]:
         yield
     finally:
         _ANYWAY.reset(token)
+
+
+class Seen(NamedTuple):
+    """Which rows of a batch were written before."""
+
+    visits: Tensor
+    """[B1], how often each row was written, or only whether, unless the table counts visits."""
+    all: bool
+    """Whether all of them are known to have been written."""
 
 
 class InnerTable(nn.Module):
@@ -180,27 +189,41 @@ class InnerTable(nn.Module):
 
     # Looking up an attribute of a module takes as long as reading a row, so what every step does uses _buffers.
 
-    def read(self, rows: Tensor | None, cold: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
+    def seen(self, rows: Tensor | None) -> Seen:
+        """Return which of ``rows`` were written before, for a step to pass on to :meth:`read` and :meth:`write`."""
+        visits = self.visited(rows)
+        return Seen(visits, reads_are_free(visits) and np.count_nonzero(visits.numpy()) == len(visits))
+
+    def read(
+        self,
+        rows: Tensor | None,
+        cold: Tensor | float,
+        dtype: torch.dtype | None = None,
+        seen: Seen | None = None,
+    ) -> Tensor:
         """Return the values of ``rows`` (None: all rows), and ``cold`` where a row was never written."""
         buffers: dict[str, Any] = self._buffers
-        values, visits = buffers["u"], buffers["visits"]
-        if rows is not None:
-            values, visits = values.index_select(0, rows), visits.index_select(0, rows)
-        seen = visits.bool()
-        values = values if dtype is None else values.to(dtype)
+        seen = seen or self.seen(rows)
+        values = self._take(buffers["u"], rows)
+        values = values if dtype is None else as_dtype(values, dtype)
         if self.decays:
             since_write = buffers["log_decay"] - self._take(buffers["log_decay_at_write"], rows)
             values = self.space.decay(values, as_column(since_write, values))
-        if reads_are_free(seen) and seen.all():
-            return values
-        return torch.where(as_column(seen, values), values, cold)
+        return values if seen.all else torch.where(as_column(seen.visits.bool(), values), values, cold)
 
     def visited(self, rows: Tensor | None) -> Tensor:
         """Return how often each of ``rows`` was written, or only whether, unless the table counts visits."""
         buffers: dict[str, Any] = self._buffers
         return self._take(buffers["visits"], rows)
 
-    def write(self, rows: Tensor | None, values: Tensor, rate: Rate = 0.0, where: Tensor | None = None) -> None:
+    def write(
+        self,
+        rows: Tensor | None,
+        values: Tensor,
+        rate: Rate = 0.0,
+        where: Tensor | None = None,
+        seen: Seen | None = None,
+    ) -> None:
         """Set ``rows`` (None: all rows) to ``values``, as one step. A row that appears twice must have one value.
 
         Parameters
@@ -213,6 +236,8 @@ class InnerTable(nn.Module):
             How much all rows decay in this step, if the table decays.
         where : Tensor, optional
             [B1] of bool. Rows that are False everywhere keep their values.
+        seen : Seen, optional
+            What :meth:`seen` has returned, if that is known.
         """
         self.promote(values.dtype)
         buffers: dict[str, Any] = self._buffers
@@ -220,8 +245,11 @@ class InnerTable(nn.Module):
         if self.decays:
             self._decay(rows, values.shape[0], rate, where)
         self._put(buffers["u"], rows, values.detach(), where)
-        visits = buffers["visits"]
-        self._put(visits, rows, True if visits.dtype == torch.bool else self.visited(rows) + 1, where)
+        visits, seen = buffers["visits"], seen or self.seen(rows)
+        if visits.dtype != torch.bool:
+            self._put(visits, rows, seen.visits + 1, where)
+        elif not seen.all:
+            self._put(visits, rows, True, where)
 
     def _decay(self, rows: Tensor | None, count: int, rate: Rate, where: Tensor | None) -> None:
         # A number is filled in rather than copied, since a copy would wait for the accelerator.

@@ -124,10 +124,6 @@ class Placement(ABC):
         """Return the whole table; all processes call this together."""
         return self.table
 
-    def write(self, rows: Tensor | None, values: Tensor, rate: Rate, where: Tensor | None) -> None:
-        """Write to the rows that this process keeps."""
-        self.table.write(rows, values, rate, where)
-
 
 class Local(Placement):
     """The whole table is in this process, which takes its steps by itself."""
