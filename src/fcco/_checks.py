@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 from torch.compiler import is_compiling
 
 # The chain rule multiplies this gradient by others. It may reach the square root of the largest float32, which leaves
@@ -44,7 +45,7 @@ class NotFiniteError(ValueError):
 
 def reads_are_free(tensor: Tensor) -> bool:
     """Return whether reading a value of ``tensor`` neither stalls a device nor breaks a graph or a transform."""
-    return tensor.is_cpu and not is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+    return tensor.is_cpu and not is_compiling() and peek_interpreter_stack() is None
 
 
 def shape_of(tensor: Tensor) -> str:
@@ -212,7 +213,8 @@ def check_rows(rows: Tensor, n: int) -> bool:
     if not reads_are_free(rows):
         torch._assert_async((rows.clamp(0, n - 1) == rows).all(), f"index must be in [0, {n})")
         return True
-    ordered = np.sort(rows.numpy())
+    ordered = rows.numpy().copy()
+    ordered.sort()  # in place, since np.sort takes twice as long to call
     if ordered[0] < 0 or ordered[-1] >= n:
         place = int(((rows < 0) | (rows >= n)).nonzero()[0])
         raise IndexError(f"index must be in [0, {n}); got {int(rows[place])} at position {place}")

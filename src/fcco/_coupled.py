@@ -35,7 +35,7 @@ from fcco._pool import EstimateFrom, Pool
 from fcco._remember import GivenBatch, Made, Others, RememberingStep
 from fcco._repeats import Repeats, find_repeats
 from fcco._rules import BSGD, SOX, Batch, Rule, is_per_row
-from fcco._space import Rate, as_column, as_dtype
+from fcco._space import Rate, as_column, as_dtype, wider
 from fcco._step import (
     Inputs,
     SharedEstimate,
@@ -565,27 +565,26 @@ class CoupledLoss(nn.Module):
     def _advance(self, placement: Placement, given: Inputs, weight: Tensor | None) -> Step:
         """Work out the update of the rows. It is not written yet, since f may still fail."""
         rule, table = self.rule, placement.table
-        held: Any = table._buffers["u"]
-        dtype = torch.promote_types(given.inner.dtype, held.dtype)
+        dtype = wider(given.inner.dtype, table.dtype)
         inner, previous = as_dtype(given.inner, dtype), given.previous
         if previous is not None:
             previous = previous.detach().reshape(inner.shape).to(dtype)
         # Rules that track all rows receive an estimate of each, and f is evaluated at the sampled ones.
         tracked, sampled = (None, given.rows) if rule.all_rows else (given.rows, None)
         where = None if weight is None or rule.all_rows else weight > 0
-        with torch.no_grad():
-            own = Change(tracked, where, as_dtype(given.tracked, dtype), previous)
-            change = placement.send(own)
-            seen = table.seen(change.rows)
-            repeats = None
-            if given.may_repeat and change.rows is not None:
-                repeats = find_repeats(change.rows, change.where, dtype)
-            batch = self._batch(placement, change, repeats, seen.visits)
-            cold = batch.estimate if self.init is None else batch.space.value(self.init)
-            old = table.read(change.rows, cold, dtype, seen)
-            values, at = rule.update(old, batch)
-            made = placement.give_back([values] if at is values else [values, at], own.estimate)
-            visit = self._visit(placement, own, old, seen.visits) if self.observers else None
+        # From here on nothing has a graph.
+        own = Change(tracked, where, as_dtype(given.tracked, dtype), previous)
+        change = placement.send(own)
+        seen = table.seen(change.rows)
+        repeats = None
+        if given.may_repeat and change.rows is not None:
+            repeats = find_repeats(change.rows, change.where, dtype)
+        batch = self._batch(placement, change, repeats, seen.visits)
+        cold = batch.estimate if self.init is None else batch.space.value(self.init)
+        old = table.read(change.rows, cold, dtype, seen)
+        values, at = rule.update(old, batch)
+        made = placement.give_back([values] if at is values else [values, at], own.estimate)
+        visit = self._visit(placement, own, old, seen.visits) if self.observers else None
         written = repeats.present() if repeats and change.where is not None else change.where
         return Step(inner, made[0], made[-1], sampled, change.rows, seen, values, batch.rate, written, visit)
 
@@ -600,9 +599,8 @@ class CoupledLoss(nn.Module):
 
     def _check_values(self, table: InnerTable, inner: Tensor, previous: Tensor | None) -> None:
         """Refuse invalid estimates."""
-        u: Any = table._buffers["u"]
-        if inner.device != u.device and not table.offload:
-            raise ValueError(f"inner is on {inner.device}, the table on {u.device}: move one with .to()")
+        if inner.device != table.device and not table.offload:
+            raise ValueError(f"inner is on {inner.device}, the table on {table.device}: move one with .to()")
         if self.rule.all_rows and inner.shape[0] != self.n:
             raise ValueError(
                 f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows; got {shape_of(inner)}"
@@ -644,12 +642,13 @@ class CoupledLoss(nn.Module):
         dtype = dtype or table.u.dtype
         if is_per_row(schedule):
             visits = (table.visited(None) if visits is None else visits).to(dtype)
-            rates = torch.as_tensor(schedule(visits), device=visits.device).to(visits.dtype).expand_as(visits)
+            rates = torch.as_tensor(schedule(visits), device=visits.device).detach().to(dtype).expand_as(visits)
             self.rule.check_rate(rates)
             return as_column(rates, table.u)
         if reads_are_free(table.step):
             return self.rule.check_rate(float(schedule(int(table.step))))
-        return self.rule.check_rate(schedule(table.step.to(dtype)))
+        rate = schedule(table.step.to(dtype))
+        return self.rule.check_rate(rate.detach() if isinstance(rate, Tensor) else rate)
 
     def _f(self, u: Tensor, rows: Tensor, sample: Any = None) -> Tensor:
         if sample is not None:

@@ -43,5 +43,5 @@ def total(values: Tensor, weight: Tensor | None) -> Tensor:
     """Return the mean, or the weighted sum; if all weights are 0, a zero with a graph."""
     if weight is None:
         # Each value is divided before they are added: their sum may overflow where their mean does not.
-        return values.dot(torch.full_like(values, 1 / len(values)))
+        return values.dot(torch.full_like(values, 1 / values.shape[0]))
     return values.masked_fill(weight == 0, 0.0).dot(weight.to(values.dtype))

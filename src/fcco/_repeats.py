@@ -13,8 +13,8 @@ from fcco._space import Space, as_column
 class Repeats(NamedTuple):
     """Which positions of a batch hold the same row.
 
-    ``slot`` maps each position to a number of its row within the batch. ``weight`` is 1, or 0 for padding; None if there
-    is no padding. ``total`` is the weight of each slot.
+    ``slot`` maps each position to a number of its row within the batch. ``weight`` is 1, or 0 for padding, or None if
+    there is no padding. ``total`` is the weight of each slot.
     """
 
     slot: Tensor

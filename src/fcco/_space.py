@@ -51,6 +51,11 @@ def as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values if values.dtype == dtype else values.to(dtype)
 
 
+def wider(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """Return the dtype that holds the values of both."""
+    return one if one == other else torch.promote_types(one, other)
+
+
 def as_column(row_values: Tensor, like: Tensor) -> Tensor:
     """Return one value per row, in a shape that broadcasts against [B1] or [B1, dim]."""
     return row_values.unsqueeze(1) if like.dim() == 2 else row_values
@@ -85,9 +90,11 @@ class _Plain:
         return values
 
     def group_mean(self, values: Tensor, slot: Tensor, weight: Tensor | None, total: Tensor) -> Tensor:
-        weighted = values if weight is None else values * as_column(weight, values)
+        weighted, count = values, total
+        if weight is not None:  # a slot may be all padding
+            weighted, count = values * as_column(weight, values), total.clamp(min=1)
         # Each value is divided before they are added: their sum may overflow where their mean does not.
-        shares = weighted / as_column(total.clamp(min=1).index_select(0, slot), values)
+        shares = weighted / as_column(count.index_select(0, slot), values)
         return torch.zeros_like(values).index_add(0, slot, shares)
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:

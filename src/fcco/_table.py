@@ -189,10 +189,23 @@ class InnerTable(nn.Module):
 
     # Looking up an attribute of a module takes as long as reading a row, so what every step does uses _buffers.
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the values."""
+        buffers: dict[str, Any] = self._buffers
+        return buffers["u"].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        buffers: dict[str, Any] = self._buffers
+        return buffers["u"].device
+
     def seen(self, rows: Tensor | None) -> Seen:
         """Return which of ``rows`` were written before, for a step to pass on to :meth:`read` and :meth:`write`."""
-        visits = self.visited(rows)
-        return Seen(visits, reads_are_free(visits) and np.count_nonzero(visits.numpy()) == len(visits))
+        buffers: dict[str, Any] = self._buffers
+        visits = buffers["visits"] if rows is None else buffers["visits"].index_select(0, rows)
+        return Seen(visits, reads_are_free(visits) and np.count_nonzero(visits.numpy()) == visits.shape[0])
 
     def read(
         self,
@@ -204,7 +217,7 @@ class InnerTable(nn.Module):
         """Return the values of ``rows`` (None: all rows), and ``cold`` where a row was never written."""
         buffers: dict[str, Any] = self._buffers
         seen = seen or self.seen(rows)
-        values = self._take(buffers["u"], rows)
+        values = buffers["u"] if rows is None else buffers["u"].index_select(0, rows)
         values = values if dtype is None else as_dtype(values, dtype)
         if self.decays:
             since_write = buffers["log_decay"] - self._take(buffers["log_decay_at_write"], rows)

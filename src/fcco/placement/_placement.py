@@ -37,6 +37,8 @@ _NO_TOTAL = -1.0
 
 _WORKED_OUT = {"step": "worked out"}
 
+_NOTHING = nullcontext()
+
 
 class Change(NamedTuple):
     """Rows of the table to update, and the estimates that they meet."""
@@ -158,7 +160,7 @@ class Local(Placement):
         return distinct
 
     def all_or_none(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return _NOTHING
 
 
 class _Together(Placement):
