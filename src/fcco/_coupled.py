@@ -582,11 +582,29 @@ class CoupledLoss(nn.Module):
         batch = self._batch(placement, change, repeats, seen.visits)
         cold = batch.estimate if self.init is None else batch.space.value(self.init)
         old = table.read(change.rows, cold, dtype, seen)
-        values, at = rule.update(old, batch)
+        values, at = self._updated(old, batch)
         made = placement.give_back([values] if at is values else [values, at], own.estimate)
         visit = self._visit(placement, own, old, seen.visits) if self.observers else None
         written = repeats.present() if repeats and change.where is not None else change.where
         return Step(inner, made[0], made[-1], sampled, change.rows, seen, values, batch.rate, written, visit)
+
+    def _updated(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return what the rule makes of the rows. A rule may be the caller's own."""
+        made, name = self.rule.update(old, batch), type(self.rule).__name__
+        if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, Tensor) for part in made)):
+            raise TypeError(
+                f"update of {name} must return two tensors, the new rows and the rows to differentiate f at; got {made!r}"
+            )
+        for part in made:
+            if part.shape != old.shape or part.dtype != old.dtype:
+                raise ValueError(
+                    f"update of {name} must return tensors of shape {shape_of(old)} and {old.dtype}; "
+                    f"got {shape_of(part)} and {part.dtype}"
+                )
+        values, at = made
+        if not (values.requires_grad or at.requires_grad):
+            return values, at
+        return (values.detach(),) * 2 if at is values else (values.detach(), at.detach())
 
     def _visit(self, placement: Placement, own: Change, old: Tensor, visits: Tensor) -> Visit:
         """Return what observers see: the positions of this process's batch."""
