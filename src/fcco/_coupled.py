@@ -593,7 +593,8 @@ class CoupledLoss(nn.Module):
         made, name = self.rule.update(old, batch), type(self.rule).__name__
         if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, Tensor) for part in made)):
             raise TypeError(
-                f"update of {name} must return two tensors, the new rows and the rows to differentiate f at; got {made!r}"
+                f"update of {name} must return two tensors, the new rows and the rows to differentiate f at; "
+                f"got {made!r}"
             )
         for part in made:
             if part.shape != old.shape or part.dtype != old.dtype:
