@@ -90,5 +90,5 @@ def _rate(coupled: CoupledLoss, table: InnerTable, rows: Array, inner: Array) ->
         return rate
     if not is_per_row(rate):
         return coupled.rate(table, None)
-    rates: Any = coupled.rate(table, torch.from_numpy(rows), torch.from_numpy(inner[:0]).dtype)
+    rates: Any = coupled.rate(table, table.visited(torch.from_numpy(rows)), torch.from_numpy(inner[:0]).dtype)
     return rates.numpy()
