@@ -68,7 +68,7 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array
     update: Any = coupled.rule.update
     estimate: Any = inner
     coverage = coupled.n_outer / len(rows)
-    rate = _rate(coupled, table, rows, inner)
+    rate = _rate(coupled, table, visits, inner)
     new, at = update(old, Batch(estimate, None, rate, lambda: coverage, _LOG if coupled.log else _PLAIN))
     if not coupled.is_frozen:
         if new.dtype == np.float64:
@@ -83,12 +83,12 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array
     return new, at
 
 
-def _rate(coupled: CoupledLoss, table: InnerTable, rows: Array, inner: Array) -> Any:
+def _rate(coupled: CoupledLoss, table: InnerTable, visits: Array, inner: Array) -> Any:
     """Return gamma of this step: a number, or an array that broadcasts against ``inner``."""
     rate = coupled.rule.rate
     if not callable(rate):
         return rate
     if not is_per_row(rate):
         return coupled.rate(table, None)
-    rates: Any = coupled.rate(table, table.visited(torch.from_numpy(rows)), torch.from_numpy(inner[:0]).dtype)
+    rates: Any = coupled.rate(table, torch.from_numpy(visits), torch.from_numpy(inner[:0]).dtype)
     return rates.numpy()
