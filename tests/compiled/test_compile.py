@@ -82,8 +82,8 @@ def test_estimators_can_be_imported_and_used_without_a_folder_to_write_to(tmp_pa
     blocked = tmp_path / "file"
     blocked.touch()
     code = (
-        "import numpy as np, fcco.estimators; from fcco.compiled._cox import group; "
-        "print(type(group._cache).__name__, *group(np.array([2.0, 1.0]), np.array([True, True]))[0])"
+        "import numpy as np, fcco.estimators; from fcco.compiled._cox import _group, group; "
+        "print(type(_group._cache).__name__, *group(np.array([2.0, 1.0]), np.array([True, True]))[0])"
     )
     only_there = {"NUMBA_CACHE_DIR": str(blocked / "cache"), "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
     assert run(code, PYTHONPATH=os.pathsep.join(sys.path), **only_there) == ["NullCache", "0", "1"]

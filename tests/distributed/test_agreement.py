@@ -294,7 +294,9 @@ def test_an_outer_function_that_fails_on_one_rank_changes_no_table(ranks, place)
 def test_a_gradient_that_overflows_on_one_rank_changes_no_table(ranks, sharded):
     (told, steps), (refused, also_steps) = (rank["overflowing"][sharded] for rank in ranks)
     assert told == [None, "RuntimeError: rank 1 has refused its batch, so that no rank takes this step", None]
-    assert refused[1].startswith("NotFiniteError: the gradient of inner must be at most 2^64; got ")
+    assert refused[1].startswith(
+        "NotFiniteError: risk is out of range: the gradient of inner must be at most 2^64; got "
+    )
     assert refused[1].endswith("SOX(gamma=0.5, safeguard=False) does not bound g / u, as safeguard=True does")
     assert refused[0] is refused[2] is None
     assert steps == also_steps == 2

@@ -5,10 +5,11 @@ import torch
 
 from functional.objectives import CASES, value_and_gradients
 
+OF_ANGLES = ("contrastive_loss", "robust_contrastive_loss", "supervised_contrastive_loss")
 SHIFTED = [
     case
     for case in CASES
-    if case.name not in ("latent_variable_loss", "contrastive_loss", "invariant_logistic_loss", "group_dro_loss")
+    if case.name not in ("latent_variable_loss", *OF_ANGLES, "invariant_logistic_loss", "group_dro_loss")
 ]
 
 

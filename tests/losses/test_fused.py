@@ -299,7 +299,7 @@ def test_a_gradient_that_is_too_large_names_the_argument(rule):
     loss_fn, target = losses.PNormPushLoss(4, p=1, rule=rule), torch.tensor([1, 0])
     loss_fn(torch.tensor([0.0, -60.0], requires_grad=True), target, [2, 3])
     with pytest.raises(
-        fcco.NotFiniteError, match=r"scores must be such that the gradient of inner .* in row 3"
+        fcco.NotFiniteError, match=r"scores is out of range: the gradient of inner .* in row 3"
     ) as caught:
         loss_fn(torch.tensor([0.0, 60.0], requires_grad=True), target, [2, 3])
     assert (caught.value.name, caught.value.place) == ("scores", (1,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fcco._checks import shape_of
+from fcco._checks import is_empty, shape_of
 from fcco.functional._checks import check_directions, check_floats, check_number
 from fcco.functional._similarity import _unit, check_temperature_of_all, log_means, nca_loss
 from fcco.functional._tensors import at_least_float32, graph_zero
@@ -123,7 +123,8 @@ def supervised_contrastive_loss(
 def on_sphere(embeddings: Tensor, temperature: float | Tensor, shape: str = "[n, d]") -> Tensor:
     """Return unit vectors divided by sqrt(2 τ), whose squared distances are 1 / τ - s / τ."""
     check_temperature_of_all(temperature)
-    check_floats(embeddings, "embeddings", shape)
-    check_directions(embeddings, "embeddings")
+    if not is_empty(embeddings):  # one of several ranks may have no rows
+        check_floats(embeddings, "embeddings", shape)
+        check_directions(embeddings, "embeddings")
     unit = _unit(at_least_float32(embeddings))
     return unit / torch.as_tensor(2.0 * temperature, dtype=unit.dtype, device=unit.device).reshape(()).sqrt()

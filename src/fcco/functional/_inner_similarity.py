@@ -267,6 +267,8 @@ def contrast(
         other = sides.members(everyone).expand_as(across)
         drawn = (expected.sum() * views).to(a.dtype).expand(len(own_a))
         known = sides.members_of_mine(everyone)
+    if include_positive and n is None:  # the set of an example that is alone has its positive
+        known = sides.members_of_mine(everyone)
     held = sides.recall.held
     of_pool = drawn if held is None else ((held.sum() - 1) * views).to(a.dtype).expand_as(drawn)
     candidates = of_pool if own_term == "sampled" or n is None else torch.full_like(drawn, (n - 1) * views)

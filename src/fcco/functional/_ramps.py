@@ -172,7 +172,7 @@ class SortedPoints:
     def __init__(self, points: Tensor, weights: Tensor) -> None:
         # Depths ascend from the highest point, so that sums over the points above a threshold come first.
         depth, shape = -points, points.shape
-        self.depth, self.moments = torch.empty_like(depth), points.new_zeros(*shape[:-1], shape[-1] + 1, 3)
+        self.depth, self.moments = depth.new_empty(shape), points.new_zeros(*shape[:-1], shape[-1] + 1, 3)
         begin = 0
         for part, moments in _sorted_parts(depth, weights):
             end = begin + part.shape[-1]

@@ -21,6 +21,7 @@ from fcco._rules import BSGD, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask
+from fcco.functional._tensors import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ def count_members(labels: Any, name: str) -> Tensor:
             "Encode the classes as 0, 1, ... first"
         )
     return labels.bincount()
+
+
+def _in_single_precision(column: Any) -> Any:
+    """Return a tensor of half precision in float32, and anything else as it is."""
+    return at_least_float32(column) if isinstance(column, Tensor) and column.is_floating_point() else column
 
 
 class Default(NamedTuple):
@@ -184,6 +190,8 @@ class Loss(nn.Module):
 
     def _loss(self, estimate: EstimateFrom, *columns: Any, index: Any, **options: Any) -> Tensor:
         """Return the loss of a batch whose inner values ``estimate`` makes from a pool; see ``CoupledLoss.pooled``."""
+        if self.memory is not None:  # cast once, so that the gradients of own and rival sides add up in float32
+            columns = tuple(_in_single_precision(column) for column in columns)
         call = partial(self.coupled.pooled, estimate, columns, index, name=self.estimated_from, options=vars(self))
         return self._naming_arguments(partial(call, **options))
 
@@ -200,7 +208,7 @@ class Loss(nn.Module):
             if error.name == "inner":
                 message = f"{name} must give finite inner values; got {value} at position {place[0]}"
             elif error.name == "gradient":
-                message = f"{name} must be such that {error}"
+                message = f"{name} is out of range: {error}"
             else:
                 raise
             raise NotFiniteError(message, name, place, value) from None
