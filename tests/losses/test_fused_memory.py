@@ -78,7 +78,8 @@ def test_by_hand_equals_the_engine(name, size, monkeypatch):
             torch.testing.assert_close(value[part], like[part], rtol=1e-5, atol=1e-5, msg=key)
 
 
-def test_the_fast_path_is_taken(monkeypatch):
+@pytest.mark.parametrize("memory", [8, 2])  # of two outputs, there are fewer than a batch has
+def test_the_fast_path_is_taken(memory, monkeypatch):
     y = (torch.arange(N) % 3 == 0).long()
     taken = []
     for module, name in (
@@ -89,9 +90,9 @@ def test_the_fast_path_is_taken(monkeypatch):
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, _f=original, **k: taken.append(_f(*a, **k)) or taken[-1])
     for loss in (
-        losses.AveragePrecisionLoss.from_targets(y, memory=8),
-        losses.PNormPushLoss.from_targets(y, memory=8),
-        losses.CoxLoss.from_targets(y, memory=8),
+        losses.AveragePrecisionLoss.from_targets(y, memory=memory),
+        losses.PNormPushLoss.from_targets(y, memory=memory),
+        losses.CoxLoss.from_targets(y, memory=memory),
     ):
         for rows in (torch.arange(12), torch.arange(12, 24)):  # the first step is the engine's, which makes room
             columns = (rows.double(), y[rows]) if isinstance(loss, losses.CoxLoss) else (y[rows],)
@@ -102,7 +103,7 @@ def test_the_fast_path_is_taken(monkeypatch):
 
 @pytest.mark.parametrize("guard", [True, False])
 @pytest.mark.parametrize("options", [{}, {"log_likelihood": True}, {"rule": fcco.SOAP(gamma=0.5)}], ids=str)
-@pytest.mark.parametrize("size", [3, 12])
+@pytest.mark.parametrize("size", [3, 12, 24])  # the last one has more than is remembered
 def test_nca_by_hand_equals_the_engine(size, options, guard, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(0, 4, (N,), generator=generator)

@@ -57,6 +57,11 @@ class ArrayMemory:
             self.buffers["share"][places],
         )
 
+    def is_enough(self) -> bool:
+        """Return whether as many outer examples are remembered as a batch has; see ``OutputMemory.is_usable``."""
+        share = np.add.reduce(self.held.share)
+        return bool(share > 0 and share >= self.buffers["expected"][-1])
+
     def expect(self, total: float) -> Array:
         """Return how many members of each stratum a batch has on average, and, last, its total share."""
         now = np.array([*map(len, self.batch.members), total], self.buffers["expected"].dtype)

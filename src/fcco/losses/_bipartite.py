@@ -199,12 +199,13 @@ class AveragePrecisionLoss(TemperedLoss):
             "n_pos": self.n_pos,
             "exact": self.own_term == "exact",
         }
+        estimate = partial(average_precision_by_hand, n=self.n, **options)
+        by_itself = partial(step_by_hand, self.coupled, (scores,), index, MinusRatio(), estimate, target)
         if self.memory is None:
-            estimate = partial(average_precision_by_hand, n=self.n, **options)
-            return step_by_hand(self.coupled, (scores,), index, MinusRatio(), estimate, target)
+            return by_itself()
         if not can_remember(self.memory, scores):
             return None
-        return remembering_average_precision(self.coupled, scores, target, index, **options)
+        return remembering_average_precision(self.coupled, scores, target, index, by_itself=by_itself, **options)
 
     def _estimate(self, pool: Pool, k: int = 0) -> Estimate:
         """Estimate the inner values of the positives of class k in a pool."""
@@ -323,13 +324,15 @@ class PNormPushLoss(Loss):
 
     def _by_hand(self, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""
+        f = LogPower(self.p) if self.coupled.log else Power(self.p)
+        estimate = partial(p_norm_push_by_hand, surrogate=self.surrogate, n_outer=self.coupled.n_outer)
+        by_itself = partial(step_by_hand, self.coupled, (scores,), index, f, estimate, target)
         if self.memory is None:
-            f = LogPower(self.p) if self.coupled.log else Power(self.p)
-            estimate = partial(p_norm_push_by_hand, surrogate=self.surrogate, n_outer=self.coupled.n_outer)
-            return step_by_hand(self.coupled, (scores,), index, f, estimate, target)
+            return by_itself()
         if not can_remember(self.memory, scores):
             return None
-        return remembering_p_norm_push(self.coupled, scores, target, index, surrogate=self.surrogate, p=self.p)
+        options: dict[str, Any] = {"surrogate": self.surrogate, "p": self.p, "by_itself": by_itself}
+        return remembering_p_norm_push(self.coupled, scores, target, index, **options)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the negatives in a pool."""

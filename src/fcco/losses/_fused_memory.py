@@ -1,12 +1,14 @@
 """Fast steps with a memory, for eager mode on the CPU.
 
 They give the values and gradients of :mod:`fcco._remember`, which runs everywhere else: the *own side*, fresh outer
-examples against everyone, and the *rival side*, remembered outer examples against the fresh ones.
+examples against everyone, and the *rival side*, remembered outer examples against the fresh ones. As long as less is
+remembered than a batch has, the step is that of the batch *by itself*, which the caller provides.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,10 @@ from fcco._remember import TRUST
 from fcco.functional._surrogates import Surrogate
 from fcco.losses._array_memory import Array, ArrayMemory, Batch
 from fcco.losses._by_hand import track_rows, with_gradient
-from fcco.losses._pair_arrays import compare, own_terms
+from fcco.losses._pair_arrays import Compared, compare, own_terms
+
+ByItself = Callable[[], Tensor | None]
+"""Takes the step of a batch without its memory; returns the loss, or None if the engine has to take the step."""
 
 
 class FreshBatch:
@@ -30,6 +35,8 @@ class FreshBatch:
         The fresh scores, and which of them are positive (or events).
     memory : ArrayMemory
         What is remembered.
+    enough : bool
+        Whether it has as many outer examples as a batch, so that the step may have two sides.
     """
 
     def __init__(self, coupled: CoupledLoss, columns: list[Tensor], index: Any) -> None:
@@ -46,9 +53,7 @@ class FreshBatch:
             self.memory = ArrayMemory(coupled.memory, Batch(values, self.rows, rings))
             self.held = self.memory.held
             self.held_label, self.outer = self.held.columns[-1] != 0, self.held.share > 0
-            # Otherwise, the step is that of the batch by itself.
-            share = np.add.reduce(self.held.share)
-            self.valid = bool(share > 0 and share >= self.memory.buffers["expected"][-1])
+            self.enough = self.memory.is_enough()
 
     def _is_valid(self, label: Array) -> bool:
         """Whether nothing is wrong with the batch, and no row repeats; otherwise the engine says what is."""
@@ -77,6 +82,13 @@ class FreshBatch:
         """Take a step of the table; return the new rows, and the rows that f is to be differentiated at."""
         return track_rows(self.coupled, inner, None if self.rows is None else self.rows[outer])
 
+    def step_by_itself(self, step: ByItself, outer: Array, inner: Array, expected: Array) -> Tensor | None:
+        """Take the step of the batch by itself and remember the batch, with the estimates from everyone."""
+        loss = step()
+        if loss is not None:
+            self.finish(outer, inner, expected)
+        return loss
+
     def finish(self, outer: Array, inner: Array, expected: Array) -> None:
         """Remember the batch."""
         if self.coupled.is_frozen:
@@ -103,6 +115,7 @@ def remembering_average_precision(
     temperature: float,
     n_pos: int,
     exact: bool,
+    by_itself: ByItself,
 ) -> Tensor | None:
     """Return the average precision loss of a step with a memory, or None if the pool lacks what an estimate needs."""
     batch = FreshBatch(coupled, [scores, target], index)
@@ -128,6 +141,8 @@ def remembering_average_precision(
         inner = (pairs.sums + own).astype(batch.scores.dtype, copy=False)
         if not math.isfinite(np.add.reduce(inner, None)):
             return None
+    if not batch.enough:
+        return batch.step_by_itself(by_itself, batch.positives, inner, expected)
     new, at = batch.step(batch.positives, inner)
     if m:
         pull = _pull_of_share(at) / (expected[-1] * temperature)
@@ -155,7 +170,14 @@ def _pull_of_share(u: Array) -> Array:
 
 @np.errstate(all="ignore")
 def remembering_p_norm_push(
-    coupled: CoupledLoss, scores: Tensor, target: Tensor, index: Any, *, surrogate: Surrogate, p: float
+    coupled: CoupledLoss,
+    scores: Tensor,
+    target: Tensor,
+    index: Any,
+    *,
+    surrogate: Surrogate,
+    p: float,
+    by_itself: ByItself,
 ) -> Tensor | None:
     """Return the p-norm push loss of a step with a memory, or None if the pool lacks a positive."""
     batch = FreshBatch(coupled, [scores, target], index)
@@ -166,19 +188,27 @@ def remembering_p_norm_push(
     if len(rivals) == 0:
         return None
     expected = batch.memory.expect(m)
-    push = _exp_push if surrogate.is_exp else _pairwise_push
-    made = push(batch, rivals, expected, surrogate, p)
-    return None if made is None else with_gradient((scores,), made[0], (made[1],))
-
-
-def _exp_push(
-    batch: FreshBatch, rivals: Array, expected: Array, surrogate: Surrogate, p: float
-) -> tuple[float, Array] | None:
-    """Return the value and the gradient for ℓ = exp, in log space, where the sum over rivals is the same for all."""
-    h, held, m = batch.scores, batch.held, len(batch.negatives)
-    inner = h[batch.negatives] + (_log_sum(-rivals) - h.dtype.type(math.log(len(rivals))))
+    if surrogate.is_exp:  # in log space, where the sum over rivals is the same for all
+        pairs, inner = None, h[batch.negatives] + (_log_sum(-rivals) - h.dtype.type(math.log(len(rivals))))
+    else:
+        weight = np.full((len(rivals), 1), 1 / len(rivals), h.dtype)
+        pairs = compare(surrogate, -h[batch.negatives], -rivals, weight)
+        inner = pairs.sums[:, 0].astype(h.dtype, copy=False)
     if not math.isfinite(np.add.reduce(inner)):
         return None
+    if not batch.enough:
+        return batch.step_by_itself(by_itself, batch.negatives, inner, expected)
+    if pairs is None:
+        made = _exp_push(batch, inner, expected, p)
+    else:
+        made = _pairwise_push(batch, pairs, inner, expected, surrogate, p)
+    batch.finish(batch.negatives, inner, expected)
+    return with_gradient((scores,), made[0] / m if m else 0.0, (made[1],))
+
+
+def _exp_push(batch: FreshBatch, inner: Array, expected: Array, p: float) -> tuple[float, Array]:
+    """Return the sum of the values and the gradient for ℓ = exp, in log space."""
+    h, held = batch.scores, batch.held
     new, at = batch.step(batch.negatives, inner)
     gradient = np.zeros_like(h)
     # The derivative of u^p with respect to log g is p u^p g / u, which takes a single exponential.
@@ -196,8 +226,7 @@ def _exp_push(
         gradient[batch.positives] = -slope * np.exp(fresh - log_sum)
     elif batch.refreshes:
         held.at[outer] += math.log1p(-batch.rate)
-    batch.finish(batch.negatives, inner, expected)
-    return (np.add.reduce(np.exp(p * new)) / m if m else 0.0), gradient
+    return np.add.reduce(np.exp(p * new)), gradient
 
 
 def _log_sum(values: Array) -> Any:
@@ -206,15 +235,10 @@ def _log_sum(values: Array) -> Any:
 
 
 def _pairwise_push(
-    batch: FreshBatch, rivals: Array, expected: Array, surrogate: Surrogate, p: float
-) -> tuple[float, Array] | None:
-    """Return the value and the gradient for any other ℓ."""
-    h, held, m = batch.scores, batch.held, len(batch.negatives)
-    weight = np.full((len(rivals), 1), 1 / len(rivals), h.dtype)
-    pairs = compare(surrogate, -h[batch.negatives], -rivals, weight)
-    inner = pairs.sums[:, 0].astype(h.dtype, copy=False)
-    if not math.isfinite(np.add.reduce(inner)):
-        return None
+    batch: FreshBatch, pairs: Compared, inner: Array, expected: Array, surrogate: Surrogate, p: float
+) -> tuple[float, Array]:
+    """Return the sum of the values and the gradient for any other ℓ."""
+    h, held = batch.scores, batch.held
     new, at = batch.step(batch.negatives, inner)
     gradient = np.zeros_like(h)
     gradient[batch.negatives] = pairs.pull_own((-p / expected[-1] * at ** (p - 1))[:, None])
@@ -225,13 +249,19 @@ def _pairwise_push(
         held.at[outer] += batch.rate * (pairs.sums[:, 0] - held.at[outer])
     pull = (-p * share / share.sum() * held.at[outer] ** (p - 1))[:, None]
     gradient[batch.positives] = pairs.pull_rivals(pull)
-    batch.finish(batch.negatives, inner, expected)
-    return (np.add.reduce(new**p) / m if m else 0.0), gradient
+    return np.add.reduce(new**p), gradient
 
 
 @np.errstate(all="ignore")
 def remembering_cox(
-    coupled: CoupledLoss, risk: Tensor, time: Tensor, event: Tensor, index: Any, *, n_events: int | None
+    coupled: CoupledLoss,
+    risk: Tensor,
+    time: Tensor,
+    event: Tensor,
+    index: Any,
+    *,
+    n_events: int | None,
+    by_itself: ByItself,
 ) -> Tensor | None:
     """Return Cox's loss of a step with a memory, with a sampled own term, or None if the pool lacks a stratum."""
     batch = FreshBatch(coupled, [risk, time, event], index)
@@ -253,6 +283,8 @@ def remembering_cox(
     inner = precise.astype(batch.scores.dtype)
     if not math.isfinite(np.add.reduce(inner)):
         return None
+    if not batch.enough:
+        return batch.step_by_itself(by_itself, batch.positives, inner, expected)
     new, at = batch.step(batch.positives, inner)
     gradient = np.zeros(len(h))
     # The own term is a part of the sum that does not change with h.

@@ -16,6 +16,7 @@ from fcco.losses._array_memory import Array, ArrayMemory, Batch, can_remember
 from fcco.losses._array_outer import Share
 from fcco.losses._array_step import can_track, track
 from fcco.losses._by_hand import LeftToTheEngine, with_gradient
+from fcco.losses._fused_memory import ByItself
 from fcco.losses._hand_similarity import NeighbourSums, neighbour_sums
 
 
@@ -30,24 +31,28 @@ def can_remember_nca(coupled: CoupledLoss, embeddings: Any, labels: Any) -> bool
         return False
     if embeddings.shape[1:] != memory.columns[0].shape[1:] or not can_track(coupled) or not coupled.rule.bounded:
         return False
-    if memory.is_guarded:
-        return bool(int(memory.step) % EVERY and is_open(memory.guard, waits=memory.options.waits is not False))
-    return True
+    return not memory.is_guarded or int(memory.step) % EVERY > 0
 
 
 def remembering_nca(
-    coupled: CoupledLoss, embeddings: Tensor, labels: Tensor, index: Any, *, log_likelihood: bool
+    coupled: CoupledLoss,
+    embeddings: Tensor,
+    labels: Tensor,
+    index: Any,
+    *,
+    log_likelihood: bool,
+    by_itself: ByItself,
 ) -> Tensor | None:
     """Return the loss of a step with a memory, or None if the engine has to take it."""
     try:
         with np.errstate(all="ignore"):
-            return _remembering_nca(coupled, embeddings, labels, index, log_likelihood)
+            return _remembering_nca(coupled, embeddings, labels, index, log_likelihood, by_itself)
     except LeftToTheEngine:
         return None
 
 
 def _remembering_nca(
-    coupled: CoupledLoss, embeddings: Tensor, labels: Tensor, index: Any, log_likelihood: bool
+    coupled: CoupledLoss, embeddings: Tensor, labels: Tensor, index: Any, log_likelihood: bool, by_itself: ByItself
 ) -> Tensor | None:
     z, label = embeddings.detach().numpy(), labels.numpy()
     rows = None if index is None else as_index(index, embeddings.device).numpy()
@@ -58,9 +63,6 @@ def _remembering_nca(
     arrays = ArrayMemory(memory, Batch([z, label], rows, [np.arange(size)]))
     held = arrays.held
     old, old_label = held.columns
-    share = np.add.reduce(held.share)
-    if not (share > 0 and share >= arrays.buffers["expected"][-1]):
-        return None
     centre = z.mean(0)
     fresh, old = z - centre, old - centre
     everyone = np.concatenate([fresh, old])
@@ -69,18 +71,30 @@ def _remembering_nca(
     counts = inner[:, 0] > -math.inf if log_likelihood else np.ones(size, bool)
     if not (inner[:, 1] > -math.inf).all() or not counts.any() or np.isnan(inner).any():
         return None
+    expected, stored = arrays.expect(float(np.count_nonzero(counts))), np.where(counts[:, None], inner, 0.0)
+    if not _is_usable(arrays):
+        loss = by_itself()
+        if loss is not None and not coupled.is_frozen:
+            arrays.remember(stored, counts.astype(held.share.dtype), expected)
+        return loss
     outer = held.share > 0
     theirs = neighbour_sums(old[outer], fresh, old_label[outer], label, own_first=False)
-    expected = arrays.expect(float(np.count_nonzero(counts)))
     new, at = _step(coupled, inner, rows, counts)
     weights = own.weights(f.slope(inner, at) * (counts / expected[-1])[:, None])
     gradient = 2 * (weights @ everyone - weights.sum(1)[:, None] * fresh)
     gradient += _rival_side(arrays, theirs, fresh, old[outer], expected, n, f)
     value = np.add.reduce(f.value(new)[counts]) / np.count_nonzero(counts)
     if not coupled.is_frozen:
-        stored = np.where(counts[:, None], inner, 0.0)
         arrays.remember(stored, counts.astype(held.share.dtype), expected)
     return with_gradient((embeddings,), value, (gradient,))
+
+
+def _is_usable(arrays: ArrayMemory) -> bool:
+    """Return whether the step has two sides; see ``OutputMemory.is_usable``."""
+    memory = arrays.memory
+    if memory.is_guarded and not is_open(memory.guard, waits=memory.options.waits is not False):
+        return False
+    return arrays.is_enough()
 
 
 def _are_rows(rows: Array | None, size: int, n: int) -> bool:

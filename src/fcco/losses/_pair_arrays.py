@@ -218,7 +218,10 @@ def _shift(sums: Array) -> Array:
     return shifted
 
 
-def compare(surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> Pairs | SortedHinges | SortedRamps:
+Compared = Pairs | SortedHinges | SortedRamps
+
+
+def compare(surrogate: Surrogate, own: Array, rivals: Array, weight: Array) -> Compared:
     """Return the sums of the surrogate over the rivals in the cheaper way; sorting pays off with many pairs."""
     pairs = len(own) * len(rivals)
     if surrogate.is_ramp and pairs > 200**2 and _largest(own) < 2.0**50 > _largest(rivals):

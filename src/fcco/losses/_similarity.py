@@ -145,21 +145,22 @@ class NCALoss(Loss):
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
         stratum = None if self.class_sizes is None else labels
-        if self.class_sizes is None and can_remember_nca(self.coupled, embeddings, labels):
-            loss = remembering_nca(self.coupled, embeddings, labels, index, log_likelihood=self.log_likelihood)
-            if loss is not None:
-                return loss
-        if (
-            self.class_sizes is None
-            and self.memory is None
-            and can_work_by_hand(self.coupled, (embeddings,), (labels,))
-        ):
-            estimate = partial(nca_by_hand, n=self.n, log_likelihood=self.log_likelihood)
-            f = Share(self.log_likelihood)
-            loss = step_by_hand(self.coupled, (embeddings,), index, f, estimate, labels)
+        if self.class_sizes is None:
+            loss = self._by_hand(embeddings, labels, index)
             if loss is not None:
                 return loss
         return self._loss(self._estimate, embeddings, labels, index=index, stratum=stratum, check=self._check)
+
+    def _by_hand(self, embeddings: Tensor, labels: Tensor, index: Any) -> Tensor | None:
+        """Return the loss of a batch, or None if the engine has to take the step."""
+        f, estimate = Share(self.log_likelihood), partial(nca_by_hand, n=self.n, log_likelihood=self.log_likelihood)
+        by_itself = partial(step_by_hand, self.coupled, (embeddings,), index, f, estimate, labels)
+        if self.memory is None:
+            return by_itself() if can_work_by_hand(self.coupled, (embeddings,), (labels,)) else None
+        if not can_remember_nca(self.coupled, embeddings, labels):
+            return None
+        options: dict[str, Any] = {"log_likelihood": self.log_likelihood, "by_itself": by_itself}
+        return remembering_nca(self.coupled, embeddings, labels, index, **options)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the own examples of a pool."""

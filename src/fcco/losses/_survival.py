@@ -141,12 +141,13 @@ class CoxLoss(Loss):
 
     def _by_hand(self, risk: Tensor, time: Tensor, event: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""
+        estimate = partial(cox_by_hand, n=self.n, n_events=self.n_events)
+        by_itself = partial(step_by_hand, self.coupled, (risk,), index, Logarithm(), estimate, time, event)
         if self.memory is None:
-            estimate = partial(cox_by_hand, n=self.n, n_events=self.n_events)
-            return step_by_hand(self.coupled, (risk,), index, Logarithm(), estimate, time, event)
+            return by_itself()
         if not can_remember(self.memory, risk):
             return None
-        return remembering_cox(self.coupled, risk, time, event, index, n_events=self.n_events)
+        return remembering_cox(self.coupled, risk, time, event, index, n_events=self.n_events, by_itself=by_itself)
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the events in a pool."""
