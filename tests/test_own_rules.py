@@ -23,9 +23,9 @@ class Returning(fcco.Rule):
 BAD = {
     "one": (lambda old, batch: old, TypeError, "update of Returning must return two tensors"),
     "list": (lambda old, batch: [old, old], TypeError, r"got \[tensor"),
-    "number": (lambda old, batch: (old, 1.0), TypeError, "must return two tensors"),
-    "shape": (lambda old, batch: (old, old.sum()), ValueError, r"tensors of shape \[2\] and torch.float32; got \[\]"),
-    "dtype": (lambda old, batch: (old, old.double()), ValueError, r"got \[2\] and torch.float64"),
+    "number": (lambda old, batch: (old, 1.0), ValueError, r"got 1\.0"),
+    "shape": (lambda old, batch: (old, old.sum()), ValueError, r"tensors of shape \[2\] of torch.float32; got \[\]"),
+    "dtype": (lambda old, batch: (old, old.double()), ValueError, r"got \[2\] of torch.float64"),
 }
 
 

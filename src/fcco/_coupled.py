@@ -590,19 +590,20 @@ class CoupledLoss(nn.Module):
 
     def _updated(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return what the rule makes of the rows. A rule may be the caller's own."""
-        made, name = self.rule.update(old, batch), type(self.rule).__name__
-        if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, Tensor) for part in made)):
+        made = self.rule.update(old, batch)
+        if not isinstance(made, tuple) or len(made) != 2:
             raise TypeError(
-                f"update of {name} must return two tensors, the new rows and the rows to differentiate f at; "
-                f"got {made!r}"
+                f"update of {type(self.rule).__name__} must return two tensors, the new rows and the rows to "
+                f"differentiate f at; got {made!r}"
             )
-        for part in made:
-            if part.shape != old.shape or part.dtype != old.dtype:
-                raise ValueError(
-                    f"update of {name} must return tensors of shape {shape_of(old)} and {old.dtype}; "
-                    f"got {shape_of(part)} and {part.dtype}"
-                )
         values, at = made
+        for part in (values,) if at is values else made:
+            if not isinstance(part, Tensor) or part.shape != old.shape or part.dtype != old.dtype:
+                got = f"{shape_of(part)} of {part.dtype}" if isinstance(part, Tensor) else repr(part)
+                raise ValueError(
+                    f"update of {type(self.rule).__name__} must return tensors of shape {shape_of(old)} of "
+                    f"{old.dtype}; got {got}"
+                )
         if not (values.requires_grad or at.requires_grad):
             return values, at
         return (values.detach(),) * 2 if at is values else (values.detach(), at.detach())
