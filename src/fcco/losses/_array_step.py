@@ -61,8 +61,10 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array
     """
     table: InnerTable = coupled._modules["table"]  # type: ignore[assignment]
     buffers: dict[str, Any] = table._buffers
-    old, visits = buffers["u"].numpy()[rows], buffers["visits"].numpy()[rows]
-    if np.count_nonzero(visits) < len(rows):
+    values, counts = buffers["u"].numpy(), buffers["visits"].numpy()
+    old, visits = values.take(rows, 0), counts.take(rows)
+    all_known = np.count_nonzero(visits) == len(rows)
+    if not all_known:
         cold = inner if coupled.init is None else table.space.value(coupled.init)
         old = np.where(visits[:, None] if old.ndim == 2 else visits, old, cold)
     update: Any = coupled.rule.update
@@ -71,11 +73,15 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array
     rate = _rate(coupled, table, visits, inner)
     new, at = update(old, Batch(estimate, None, rate, lambda: coverage, _LOG if coupled.log else _PLAIN))
     if not coupled.is_frozen:
-        if new.dtype == np.float64:
+        if new.dtype == np.float64 != values.dtype:
             table.promote(torch.float64)
+            values = buffers["u"].numpy()
         buffers["step"].add_(1)
-        buffers["u"].numpy()[rows] = new
-        buffers["visits"].numpy()[rows] = True if visits.dtype == np.bool_ else visits + 1
+        values[rows] = new
+        if visits.dtype != np.bool_:
+            counts[rows] = visits + 1
+        elif not all_known:
+            counts[rows] = True
     if coupled.observers:
         made, before = (torch.as_tensor(part).to(table.u.dtype) for part in (inner, old))
         known = torch.as_tensor(visits).bool()

@@ -27,7 +27,7 @@ from fcco.losses._array_step import can_track, track
 
 Array = NDArray[Any]
 
-_FLOATS = (torch.float32, torch.float64)
+_FLOATS: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 _NUMBERS = (*_FLOATS, torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
@@ -153,17 +153,17 @@ def with_gradient(outputs: Sequence[Tensor], value: float, gradients: Sequence[A
     """Return a scalar with the given value and the given gradients with respect to the outputs."""
     loss: Any = None
     for output, gradient in zip(outputs, gradients, strict=True):
-        dtype = output.detach().numpy().dtype  # it may be narrower than that of the table
+        dtype = _FLOATS[output.dtype]  # it may be narrower than that of the table
         part = torch.from_numpy(gradient.astype(dtype, copy=False).reshape(-1))
         term = torch.dot(output.reshape(-1) if output.dim() > 1 else output, part)
         loss = term if loss is None else loss + term
-    loss.detach().fill_(float(dtype.type(value)))
+    loss.detach().fill_(float(dtype(value)))
     if loss.requires_grad:
-        loss.register_hook(_refuse_second_derivatives)
+        loss.grad_fn.register_prehook(_refuse_second_derivatives)
     return loss
 
 
-def _refuse_second_derivatives(grad: Tensor) -> None:
+def _refuse_second_derivatives(grads: Sequence[Tensor]) -> None:
     """Raise if a backward pass with ``create_graph=True`` reaches the loss."""
     # A backward pass has gradients enabled only with create_graph=True.
     if torch.is_grad_enabled():

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
+from fcco._checks import has_repeats
 from fcco.functional._inner_listwise import ListOwnTerm
 from fcco.functional._surrogates import Surrogate
 from fcco.losses._by_hand import Array, ArrayEstimate, LeftToTheEngine
@@ -47,23 +49,16 @@ class SortedLists:
         h = scores.astype(np.float64, copy=False)
         if not (np.maximum.reduce(np.abs(h)) < 1e30 and math.isfinite(np.add.reduce(relevance))):
             raise LeftToTheEngine
-        # Lists are in the order of their first items, so that the numbers of queries decide nothing.
-        _, first, which = np.unique(query, return_index=True, return_inverse=True)
-        query = first[which]
-        self.order = order = np.argsort(query, kind="stable")
-        query = query[order]
-        begins = np.empty(len(query), bool)
-        begins[0] = True
-        np.not_equal(query[1:], query[:-1], out=begins[1:])
+        self.order, columns, begins = np.arange(len(query)), [h, relevance, *known], _changes(query)
+        if has_repeats(np.sort(query[begins])):  # lists are not one after another yet
+            self.order = _in_order_of_first(query)
+            columns, begins = [values[self.order] for values in columns], _changes(query[self.order])
         self.starts, self.slot = begins.nonzero()[0], begins.cumsum() - 1
-        self.scores, self.relevance = h[order], relevance[order]
-        self.size, self.relevant, self.share, number, in_training = (values[order] for values in known)
+        self.scores, self.relevance, self.size, self.relevant, self.share, number, in_training = columns
         self._check(begins, number, in_training)
         is_relevant = self.relevance > 0
-        shown = np.bincount(self.slot)
-        relevant_shown = np.add.reduceat(is_relevant, self.starts, dtype=np.int64)
-        self.shown = shown[self.slot]
-        of_relevant = relevant_shown[self.slot]
+        self.shown = np.bincount(self.slot)[self.slot]
+        of_relevant = np.add.reduceat(is_relevant, self.starts, dtype=np.int64)[self.slot]
         self.own_size = np.maximum(np.where(is_relevant, self.relevant, self.size - self.relevant), 1)
         self.alike = np.where(is_relevant, of_relevant, self.shown - of_relevant)
         self.each = self.own_size / self.alike
@@ -72,8 +67,7 @@ class SortedLists:
 
     def _check(self, begins: Array, number: Array, relevance: Array) -> None:
         """Leave a batch that contradicts the training data to the engine, which says how."""
-        firsts = np.sort(number[self.starts])
-        agrees = ((number[1:] != number[:-1]) == begins[1:]).all() and (firsts[1:] != firsts[:-1]).all()
+        agrees = (_changes(number) == begins).all() and not has_repeats(np.sort(number[self.starts]))
         given = self.relevance
         if relevance.dtype.kind == given.dtype.kind == "f":  # only the digits of the narrower one are known to both
             relevance = relevance.astype(min(relevance.dtype, given.dtype), copy=False)
@@ -95,12 +89,30 @@ class SortedLists:
         in_order[self.order] = gradient
         return (in_order,)
 
-    def padded(self, values: Array) -> tuple[Array, Array]:
-        """Return values with a list in each row, filled up with zeros, and the column of each item."""
-        column = np.arange(len(values)) - self.starts[self.slot]
-        rows = np.zeros((len(self.starts), np.maximum.reduce(column) + 1))
-        rows[self.slot, column] = values
-        return rows, column
+    @cached_property
+    def column(self) -> Array:
+        """The place of each item in its list."""
+        return np.arange(len(self.slot)) - self.starts[self.slot]
+
+    def padded(self, values: Array) -> Array:
+        """Return values with a list in each row, filled up with zeros; each item is in its column."""
+        rows = np.zeros((len(self.starts), np.maximum.reduce(self.shown)), values.dtype)
+        rows[self.slot, self.column] = values
+        return rows
+
+
+def _changes(values: Array) -> Array:
+    """Return where a run of equal values begins."""
+    begins = np.empty(len(values), bool)
+    begins[0] = True
+    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    return begins
+
+
+def _in_order_of_first(query: Array) -> Array:
+    """Return an order of items, list by list. That of lists is by first items: numbers of queries decide nothing."""
+    _, first, which = np.unique(query, return_index=True, return_inverse=True)
+    return np.argsort(first[which], kind="stable")
 
 
 def _weights(share: Array, item: Array, size: Array) -> tuple[Array, Array]:
@@ -160,11 +172,9 @@ def list_mle_by_hand(
     terms, peak = lists.terms()
     upwards = np.lexsort((lists.relevance, lists.slot))
     slot, ranked = lists.slot[upwards], lists.relevance[upwards]
-    rows, column = lists.padded(terms[upwards])
+    rows, column = lists.padded(terms[upwards]), lists.column
     # The items of a tie are all below each other.
-    begins = np.empty(len(slot), bool)
-    begins[0] = True
-    begins[1:] = (slot[1:] != slot[:-1]) | (ranked[1:] != ranked[:-1])
+    begins = _changes(slot) | _changes(ranked)
     ties = begins.nonzero()[0]
     tie, last = begins.cumsum() - 1, np.append(ties[1:], len(slot)) - 1
     sums = rows.cumsum(1)[slot, column[last[tie]]]
@@ -175,7 +185,7 @@ def list_mle_by_hand(
     weight /= np.add.reduce(weight)
 
     def pull(slope: Array) -> tuple[Array]:
-        per_item, _ = lists.padded(slope / sums)
+        per_item = lists.padded(slope / sums)
         above = per_item[:, ::-1].cumsum(1)[:, ::-1][slot, column[ties[tie]]]
         gradient = np.empty(len(slope))
         gradient[upwards] = terms[upwards] * above - slope
@@ -200,16 +210,14 @@ def ndcg_by_hand(
         raise LeftToTheEngine
     lists = SortedLists(scores, relevance, query, known)
     outer, weight = _weights(lists.share, lists.is_relevant.astype(np.float64), lists.relevant)
-    rows, column = lists.padded(lists.scores)
-    stands_for, _ = lists.padded(lists.each)
-    slot, mine = lists.slot[outer], (np.arange(len(outer)), column[outer])
-    stands_for = stands_for[slot]
+    rows, column, slot = lists.padded(lists.scores), lists.column, lists.slot[outer]
+    mine, stands_for = (np.arange(len(outer)), column[outer]), lists.padded(lists.each)[slot]
     own = _weigh_own(lists, outer, slot, stands_for, own_term)
     stands_for[mine] = 0.0
     values, slopes = value_and_slope(surrogate, (rows[slot] - lists.scores[outer, None]) / temperature)
     inner = np.einsum("ij,ij->i", values, stands_for) + own
     slopes *= stands_for
-    present = np.append(True, slot[1:] != slot[:-1]).nonzero()[0]
+    present = _changes(slot).nonzero()[0]
 
     def pull(slope: Array) -> tuple[Array]:
         pulls = slopes * (slope / temperature)[:, None]
@@ -233,6 +241,5 @@ def _weigh_own(lists: SortedLists, outer: Array, slot: Array, stands_for: Array,
     everyone = np.where(lacks, size, own_size)
     own = np.where(others > 0, 2 - 1 / np.maximum(each, 1), everyone)
     of_others = (everyone - own) / np.maximum(others, 1)
-    is_relevant = lists.padded(lists.is_relevant)[0][slot] > 0
-    np.copyto(stands_for, np.broadcast_to(of_others[:, None], stands_for.shape), where=is_relevant)
+    np.copyto(stands_for, of_others[:, None], where=lists.padded(lists.is_relevant)[slot])
     return own

@@ -30,7 +30,8 @@ def value_and_slope(surrogate: Surrogate, t: Array) -> tuple[Array, Array]:
 
 def _ramps(t: Array) -> tuple[Array, Array]:
     """Return the ramp, 1/2 + r - r|r| / 2 for r = t / δ clipped to [-1, 1], in the place of r, and δ · slope."""
-    np.clip(t, -1, 1, out=t)
+    np.minimum(t, 1, out=t)  # np.clip takes longer than both
+    np.maximum(t, -1, out=t)
     slopes = np.abs(t)
     np.subtract(1, slopes, out=slopes)
     t += t * slopes
