@@ -100,7 +100,7 @@ def step_by_hand(
             rows, repeated = _rows(coupled, index, outputs[0])
             made = estimate(*arrays)
             if made.outer is not None and rows is not None:
-                rows = rows[made.outer]
+                rows = rows.take(made.outer)  # which takes less time than brackets
             if rows is not None and len(repeated) and np.isin(rows, repeated).any():
                 return None
             inner = made.inner.astype(arrays[0].dtype, copy=False)

@@ -30,7 +30,7 @@ def split_batch(scores: Array, target: Array, *, positives_first: bool) -> tuple
         raise LeftToTheEngine
     outer, other = (positive, negative) if positives_first else (negative, positive)
     places = np.concatenate((outer, other))
-    return scores[places], len(outer), places
+    return scores.take(places), len(outer), places
 
 
 def _put_back(gradient: Array, places: Array) -> tuple[Array]:

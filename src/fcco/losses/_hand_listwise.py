@@ -57,8 +57,8 @@ class SortedLists:
         self.scores, self.relevance, self.size, self.relevant, self.share, number, in_training = columns
         self._check(begins, number, in_training)
         is_relevant = self.relevance > 0
-        self.shown = np.bincount(self.slot)[self.slot]
-        of_relevant = np.add.reduceat(is_relevant, self.starts, dtype=np.int64)[self.slot]
+        self.shown = np.bincount(self.slot).take(self.slot)
+        of_relevant = np.add.reduceat(is_relevant, self.starts, dtype=np.int64).take(self.slot)
         self.own_size = np.maximum(np.where(is_relevant, self.relevant, self.size - self.relevant), 1)
         self.alike = np.where(is_relevant, of_relevant, self.shown - of_relevant)
         self.each = self.own_size / self.alike
@@ -77,7 +77,7 @@ class SortedLists:
 
     def terms(self) -> tuple[Array, Array]:
         """Return each · e^(h - peak), and the peak of each item's list."""
-        peak = np.maximum.reduceat(self.scores, self.starts)[self.slot]
+        peak = np.maximum.reduceat(self.scores, self.starts).take(self.slot)
         below = self.scores - peak
         if np.minimum.reduce(below) < -_WIDEST:
             raise LeftToTheEngine
@@ -89,10 +89,15 @@ class SortedLists:
         in_order[self.order] = gradient
         return (in_order,)
 
+    @property
+    def whole(self) -> Array:
+        """By how much more an item represents if the batch has only one of the strata, which then represents both."""
+        return np.where(self.lacks, self.size / self.own_size, 1.0)
+
     @cached_property
     def column(self) -> Array:
         """The place of each item in its list."""
-        return np.arange(len(self.slot)) - self.starts[self.slot]
+        return np.arange(len(self.slot)) - self.starts.take(self.slot)
 
     def padded(self, values: Array) -> Array:
         """Return values with a list in each row, filled up with zeros; each item is in its column."""
@@ -117,11 +122,11 @@ def _in_order_of_first(query: Array) -> Array:
 
 def _weights(share: Array, item: Array, size: Array) -> tuple[Array, Array]:
     """Return the positions of items with a term, and their weights; the batch has Σ item / size queries."""
-    total = np.add.reduce(item / np.maximum(size, 1))
-    outer = (share * item > 0).nonzero()[0]
+    total, weight = np.add.reduce(item / np.maximum(size, 1)), share * item
+    outer = (weight > 0).nonzero()[0]
     if not len(outer):
         raise LeftToTheEngine
-    return outer, (share * item)[outer] / total
+    return outer, weight.take(outer) / total
 
 
 def _all_items(lists: SortedLists) -> Array:
@@ -149,17 +154,16 @@ def list_net_by_hand(
     else:
         outer, weight = _weights(lists.share, lists.is_relevant.astype(np.float64), lists.relevant)
     sums = np.add.reduceat(terms, lists.starts)
-    slot = lists.slot[outer]
-    whole = np.where(lists.lacks, lists.size / lists.own_size, 1.0)[outer]
+    slot, whole = lists.slot.take(outer), lists.whole.take(outer)
 
     def pull(slope: Array) -> tuple[Array]:
         per_list = np.bincount(slot, slope, len(sums)) / sums
-        gradient = terms * per_list[lists.slot]
+        gradient = terms * per_list.take(lists.slot)
         gradient[outer] -= slope
         return lists.in_batch(gradient)
 
-    inner = np.log(sums[slot] * whole) + peak[outer] - lists.scores[outer]
-    return ArrayEstimate(inner, pull, lists.order[outer], weight)
+    inner = np.log(sums.take(slot) * whole) + (peak - lists.scores).take(outer)
+    return ArrayEstimate(inner, pull, lists.order.take(outer), weight)
 
 
 def list_mle_by_hand(
@@ -232,13 +236,12 @@ def ndcg_by_hand(
 
 def _weigh_own(lists: SortedLists, outer: Array, slot: Array, stands_for: Array, own_term: ListOwnTerm) -> Array:
     """Return what each own item represents; set what its rivals represent to it, all of the relevant ones alike."""
-    own_size, size, lacks = lists.own_size[outer], lists.size[outer], lists.lacks[outer]
-    each, others = lists.each[outer], lists.alike[outer] - 1
+    each = lists.each.take(outer)
     if own_term == "sampled":
-        whole = np.where(lacks, size / own_size, 1.0)
+        whole = lists.whole.take(outer)
         stands_for *= whole[:, None]
         return each * whole
-    everyone = np.where(lacks, size, own_size)
+    everyone, others = np.where(lists.lacks, lists.size, lists.own_size).take(outer), lists.alike.take(outer) - 1
     own = np.where(others > 0, 2 - 1 / np.maximum(each, 1), everyone)
     of_others = (everyone - own) / np.maximum(others, 1)
     np.copyto(stands_for, of_others[:, None], where=lists.padded(lists.is_relevant)[slot])

@@ -133,7 +133,7 @@ class _ListwiseLoss(Loss):
 
         def with_lists(scores: Array, relevance: Array, query: Array) -> ArrayEstimate:
             # The rows are within [0, n), because the step has checked them by now.
-            lists = [self._buffers[f"list_{name}"].numpy()[rows] for name in Lists._fields]  # type: ignore[union-attr]
+            lists = [self._buffers[f"list_{name}"].numpy().take(rows) for name in Lists._fields]  # type: ignore[union-attr]
             return estimate(scores, relevance, query, known=lists, own_term=own_term, **options)
 
         rows = as_index(index, scores.device).numpy()
