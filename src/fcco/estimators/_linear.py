@@ -27,7 +27,7 @@ Ranker = TypeVar("Ranker")
 _FAR = 100.0  # spreads from 0: columns there are centred before a descent, which costs a copy, as scores lose digits
 SORTABLE = ("ramp", "squared_hinge", "hinge", "exp")
 WATCHED = 500  # rows of a class, at least, by which the objective is tracked where it takes all pairs
-_PAIRS_OF_STEP = 0.3  # share of a step's pairs that may be looked at to track it: a tenth of its time
+_PAIRS_OF_STEP = 0.3  # pairs that may be looked at to track the objective, as a share of those of a pass
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ _SHARED = {
 
 
 def rows_to_watch(plan: StepPlan) -> int:
-    """Return how many rows of a class to track an objective of all pairs by, at a tenth of the cost of a pass."""
+    """Return how many rows of a class to track an objective of all pairs by, at a small part of the cost of a pass."""
     pairs = plan.count * plan.sampler.outer * plan.sampler.inner
     return max(WATCHED, math.isqrt(int(_PAIRS_OF_STEP * pairs)))
 

@@ -188,7 +188,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
     loss_curve_ : list of float
         The objective, with its penalty, after each iteration. It rises where the temperature falls. With a stochastic
         method and "logistic" or "sigmoid", it is the objective of a sample of each class, the same rows throughout the
-        fit: 500 rows, or as many as can be tracked in a tenth of the time of a pass.
+        fit: 500 rows, or more if a pass is long.
     {shared attributes}
 
     References

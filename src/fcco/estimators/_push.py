@@ -82,8 +82,9 @@ class PNormPushClassifier(BipartiteRanker):
     classes_ : ndarray of shape (2,)
     loss_curve_ : list of float
         The objective, with its penalty, after each iteration. With a stochastic method and "logistic" or "sigmoid", it
-        is the objective of a sample of each class, the same rows throughout the fit: 500 rows, or as many as can be
-        tracked in a tenth of the time of a pass.
+        is the objective of a sample of each class, the same rows throughout the fit: 500 rows, or more if a pass is
+        long. With p = 4 and 500 rows the sample's value is off by about half of the objective, so the curve shows
+        whether a fit still improves, not where it ends.
     {shared attributes}
 
     References

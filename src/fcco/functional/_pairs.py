@@ -109,7 +109,7 @@ def surrogate_sums(
     def reduce(t: Tensor, absent: Tensor | None) -> Tensor:
         values = surrogate(t)
         values = values if absent is None else values.masked_fill(absent, 0.0)
-        # A matrix product would depend on the number of threads in its last digits.
+        # The last digits of a matrix product may depend on the number of threads.
         return (values if weights is None else values * weights.to(values.dtype)).sum(2)
 
     sums = reduce_pairs(at_least_float32(own), at_least_float32(rivals), reduce, where=where, chunk=chunk)
