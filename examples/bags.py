@@ -5,8 +5,8 @@
 A bag of 200 instances is positive if it has some of a special kind. Its score is a smoothed maximum over all of its
 instances, τ log mean e^{s / τ}, of which a step sees 4: this is the inner value g of the bag, in log space. The outer
 function f is the cross entropy of the score. Putting a sample into f is biased. The table of ``CoupledLoss`` lowers the
-objective of whole bags, from .53 to .24. That is not all that counts: new bags are ranked slightly worse, with an AUC of
-.968 after .995.
+objective of whole bags, from .53 to .24. That is not all that counts: new bags are ranked slightly worse, with an AUC
+of .968 after .995.
 """
 
 from __future__ import annotations
