@@ -7,7 +7,8 @@ Both sides train the same network from the same start on the same batches, half 
 steps. LibAUC has the settings of its documentation: a sigmoid, its own optimizer at its own step size. fcco has raw
 scores, its defaults, and the optimizer of torch that LibAUC's is made of, with the same step size. The data are
 scikit-learn's digits, in which one digit is rare: of its images, one in four is kept for training. A row is the mean
-over seeds and rare digits, with the standard error of the paired difference.
+over seeds and rare digits, with the standard error of the paired difference. Digits 1, 5 and 8 are left out, because
+the default rule of ``AUCLoss(form="min_max")`` was chosen on them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from fcco.data import PositiveNegativeSampler
 from harness.tables import Row, as_text
 
 BATCH = 64
+DIGITS = (0, 2, 3, 4, 6, 7, 9)
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Side = Callable[[Tensor, nn.Module], tuple[Loss, torch.optim.Optimizer]]
@@ -162,7 +164,7 @@ RECIPES = {
 }
 
 
-def measure(recipe: Recipe, digits: range, seeds: range, steps: int) -> Iterator[tuple[float, float]]:
+def measure(recipe: Recipe, digits: Iterable[int], seeds: Iterable[int], steps: int) -> Iterator[tuple[float, float]]:
     """Yield the metric of both sides in each trial; theirs is NaN without LibAUC."""
     installed = importlib.util.find_spec("libauc") is not None
     for rare in digits:
@@ -191,7 +193,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one trial of few steps, to see that it runs")
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
-    digits, seeds, steps = (range(8, 9), range(1), 20) if options.quick else (range(10), range(3), options.steps)
+    digits, seeds, steps = (DIGITS[:1], range(1), 20) if options.quick else (DIGITS, range(3), options.steps)
     torch.set_num_threads(1)
     rows = [as_row(name, recipe, list(measure(recipe, digits, seeds, steps))) for name, recipe in RECIPES.items()]
     print(as_text(rows))

@@ -62,7 +62,7 @@ class AUCLoss(Loss):
         Which of the two objectives.
     rule : Rule or None, default None
         How the row is updated: SOX, SOAP or BSGD; see :class:`fcco.SOX`. By default ``fcco.BSGD()`` with "pairwise" and
-        ``fcco.SOAP(gamma=0.1)`` with "min_max".
+        ``fcco.SOAP(gamma=0.9)`` with "min_max": with a smaller γ, SGD with momentum may diverge.
 
     Raises
     ------
@@ -114,7 +114,7 @@ class AUCLoss(Loss):
         check_choice(form, "form", FORMS)
         check_number(margin, "margin", at_least=0)
         pairwise = form == "pairwise"
-        rule = rule or (BSGD() if pairwise else SOAP(gamma=0.1))
+        rule = rule or (BSGD() if pairwise else SOAP(gamma=0.9))
         if rule.decays or rule.all_rows or rule.needs_previous:
             raise ValueError(f"rule of AUCLoss must be SOX, SOAP or BSGD; got {rule}")
         n, counts = whole_number("n", n), check_n_pos(n, n_pos)
