@@ -209,7 +209,7 @@ def compare_methods(quick: bool) -> None:
         x, y = make_classification(800, 16, n_informative=8, n_classes=5, random_state=0)
         print_methods("600 x 16 -> 8", ("exact", "auto", "sox"), 8, (x[:600], y[:600], x[600:], y[600:]))
         return
-    for n in (9_999, 10_001, 15_000):
+    for n in (5_000, 10_001, 15_000):
         print_methods(f"MNIST, {n:,} x 16 -> 8", ("exact", "auto", "sox"), 8, reduced_mnist(n))
 
 

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fcco._checks import whole_number
 from fcco.compiled import compiling
-from fcco.estimators._nca_exact import FEW, choose_start, minimise, settling, share_out, stalls
+from fcco.estimators._nca_exact import FEW, PASSES, choose_start, minimise, settling, share_out, stalls
 from fcco.estimators._nca_fit import Fit, spread_of
 from fcco.estimators._nca_init import INITS, begin
 from fcco.estimators._nca_start import come_near
@@ -27,7 +27,7 @@ _STEPS = (1.0, 0.1, 0.01, 0.001)  # tried by learning_rate="auto", in units of t
 _WORSE = 1e-3  # relative to the objective at the start
 _FLAT = 1e6  # mean squared distance that no descent reaches by itself
 _GAP = 0.1  # between the objective and what batches take it for
-_NEAR = 1e-3  # length of the first step from a solution, where that from a start is 1, relative to its norm
+_NEAR = 1e-2  # length of the first step from near a solution, relative to its norm; from elsewhere 1
 _STALLS = 2  # the first divides the step by 10, the second ends the fit
 
 
@@ -45,10 +45,10 @@ class NeighborhoodComponentsAnalysis(
     A drop-in for ``sklearn.neighbors.NeighborhoodComponentsAnalysis``, which keeps all pairs of rows in memory.
 
     The default is one method for any number of rows. It begins with steps like Adam's, each along the gradient of 128
-    rows, the anchors, against 4,096 others drawn anew, or against all rows if there are fewer. The memory is that of a
-    batch, and the time of a step does not depend on n. L-BFGS on all pairs follows, with O(n²) time an iteration and
-    O(n) memory. Its iterations compare 8e8 pairs in all: up to 4,000 rows that allows for 47 of 50, at 10,000 rows for
-    8, at 28,000 for one, and above for none. Up to 500 rows, where it is cheap, L-BFGS is run from several starts, and
+    rows, the anchors, against 16,384 others drawn anew, or against all rows if there are fewer. The memory is that of
+    a batch, and the time of a step does not grow with n beyond. L-BFGS on all pairs follows, with O(n²) time an
+    iteration and O(n) memory. Its iterations compare 8e8 pairs in all: up to 4,000 rows that allows for 47 of 50, at
+    10,000 rows for 8, at 28,000 for one, and above for none. Up to 500 rows, where it is cheap, L-BFGS is run from several starts, and
     the best is kept. ``method="exact"`` gives L-BFGS all iterations but three at any n.
 
     Sums over pairs are worked out by PyTorch, on as many threads as it has (:func:`torch.set_num_threads`), but no more
@@ -75,15 +75,16 @@ class NeighborhoodComponentsAnalysis(
         Start from the last solution. "auto" and "exact" then begin with L-BFGS, of which there is at least one
         iteration. The other methods take the smallest of the steps of learning_rate="auto", to stay near it.
     max_iter : int
-        Iterations at most. One is 50 steps on anchors, or an iteration of L-BFGS. At most 0.6 of them, and at least
+        Iterations at most. One is 50 steps on anchors, or an iteration of L-BFGS. At most 0.4 of them, and at least
         three, are steps on anchors. With the methods on mini-batches, one is a pass over the rows, or as many passes as
         make up 50 steps.
     tol : float
         Relative improvement of the tracked objective that counts. ``n_iter_no_change`` iterations of L-BFGS without one
         end the fit, as does an objective within tol of -1, below which there is none. On mini-batches they divide the
         step by ten, and as many again end the fit. 0: none of this. A fit that uses up its iterations or its time warns
-        if its last ``n_iter_no_change`` iterations improved the objective by more than tol each, on average; on
-        mini-batches it always does. A fit also warns if it ends worse than it began, with rows so far apart that
+        unless one of the last ``n_iter_no_change`` iterations of L-BFGS improved the objective by tol or less, which
+        is where scikit-learn stops, or unless the last ``n_iter_no_change`` iterations did so on average; on
+        mini-batches it always warns. A fit also warns if it ends worse than it began, with rows so far apart that
         the objective is flat, or if its mini-batches are off the objective by more than 0.1: they are too small for
         the number of classes.
     callback : callable or None
@@ -253,14 +254,22 @@ class NeighborhoodComponentsAnalysis(
         fit.run.a[:], planned = start, self.n_iter_ + full
         if self.n_iter_ and (full == 0 or self._is_late()):
             return self._is_slow() or self.tol == 0
-        value, fit.run.a[:] = minimise(fit, start, full, note, _NEAR if resumed else 1.0)
+        # Few iterations end far from where the last digits of the gradient matter, but begin near a solution.
+        few = full < self.max_iter - PASSES
+        reach, kind = (_NEAR if resumed or (few and n > FEW) else 1.0), (fit.rough if few else None)
+        value, fit.run.a[:] = minimise(fit, start, full, note, reach, kind)
         fit.check_finite(value, self.n_iter_ + 1)
         if not self.loss_curve_:  # it began at an optimum
             self._record(value, fit.run.a, n)
             return True
         # Where it ends by itself, no step along the gradient lowers the objective.
         ended_itself = self.n_iter_ < planned and not self._is_late()
-        return settled or ended_itself or self._is_slow() or self.tol == 0
+        return settled or ended_itself or self._pauses(planned - full) or self._is_slow() or self.tol == 0
+
+    def _pauses(self, begin: int) -> bool:
+        """Whether one of the last iterations, of those since ``begin``, gained tol or less: scikit-learn would end."""
+        curve = np.array(self.loss_curve_[begin:][-1 - self.n_iter_no_change :])
+        return bool((curve[:-1] - curve[1:] <= self.tol * np.abs(curve[1:])).any())
 
     def _is_slow(self) -> bool:
         """Whether the last iterations gained less than tol each, on average."""
@@ -305,7 +314,7 @@ class NeighborhoodComponentsAnalysis(
         value, first, doubts = fit.objective(fit.run.a), fit.at_start, []
         rate = f"learning_rate={self.learning_rate!r}"
         if not settled:
-            limit = f"max_time={self.max_time} s" if self._is_late() else f"max_iter={self.max_iter} iterations"
+            limit = f"max_time={self.max_time} s" if self._is_late() else self._planned()
             doubts.append(f"the objective had not settled to within tol={self.tol} in {limit}")
         if value > first + _WORSE * max(abs(first), 1e-12):
             doubts.append(f"it ended at {value:.4g}, worse than it began, at {first:.4g}: lower {rate}")
@@ -321,6 +330,12 @@ class NeighborhoodComponentsAnalysis(
                 f"{self.batch_size} is too small for {len(fit.rows.sizes)} classes of {len(fit.rows.label)} rows"
             )
         return doubts
+
+    def _planned(self) -> str:
+        """The iterations that have been used up, and how to get more."""
+        if self.n_iter_ == self.max_iter:
+            return f"max_iter={self.max_iter} iterations"
+        return f'the {self.n_iter_} iterations planned for so many rows; method="exact" takes max_iter={self.max_iter}'
 
     def _check_parameters(self) -> None:
         check_parameters(self, methods=("auto", *METHODS), batch_size=3)

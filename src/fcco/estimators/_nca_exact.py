@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy.optimize import minimize
 
 from fcco.estimators._nca_fit import Fit
@@ -18,15 +19,18 @@ if TYPE_CHECKING:
 
 BUDGET = 8 * 10**8  # pairs that the iterations of L-BFGS compare in all, unless "exact" asks for more
 PASSES = 3  # iterations of ``come_near`` at least, before those of L-BFGS
-_MOST = 0.6  # share of all iterations that are of ``come_near`` at most
+_MOST = 0.4  # share of all iterations that are of ``come_near`` at most
 FEW = 500  # rows of which a fit takes so little that several starts are tried
 _SIZES = (1.0, 4.0)  # of a start by name, in units of those that ``come_near`` has
 
 
-def minimise(fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1.0) -> tuple[float, Array]:
+def minimise(
+    fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1.0, kind: DTypeLike = None
+) -> tuple[float, Array]:
     """Iterate L-BFGS until ``note``, told the objective and A after each iteration, says that it is settled.
 
     ``reach``: how far the first step is tried, relative to the start's norm in units of the features' deviations.
+    ``kind``: the type of the sums over pairs; None: that of the rows.
     """
     alpha, deviation = float(fit.model.alpha), np.divide(1.0, fit.unit, out=np.zeros(len(fit.unit)), where=fit.unit > 0)
     norm = float(np.linalg.norm(start * deviation))
@@ -41,7 +45,7 @@ def minimise(fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1
 
     def value_and_gradient(entries: Array) -> tuple[float, Array]:
         a = to_map(entries)
-        share, gradient = fit.pairs.share_and_gradient(a)
+        share, gradient = fit.pairs.share_and_gradient(a, kind=kind)
         return fit.penalty(a) - share, ((gradient.astype(np.float64) + alpha * a) * unit).ravel()
 
     def after(intermediate_result: object) -> None:

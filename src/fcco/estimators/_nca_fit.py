@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ANCHORS = 500  # rows whose p_i the tracked objective is the mean of
 SPREAD = 4.0  # mean squared distance that a start by name is scaled to
 _TRIAL = 50  # steps of a trial, and the least of an iteration
+_SINGLE = 1e4  # mean squared distance up to which single precision knows distances to within 0.01
 _MATES = 4  # of a class, that a batch is to hold
 
 
@@ -77,7 +78,9 @@ class Fit:
         self.pairs = Pairs(x, label, center)
         self.watched = np.sort(self.pairs.position[self.anchors])
         self.start = np.ascontiguousarray(start, x.dtype)
-        self.largest_step = _largest_step(self.start * deviation.astype(np.float64), spread_of(x[self.anchors], start))
+        spread = spread_of(x[self.anchors], start)
+        self.largest_step = _largest_step(self.start * deviation.astype(np.float64), spread)
+        self.rough = np.float32 if spread <= _SINGLE else None  # type of sums over pairs that need few digits
         rule = model.method if model.method in RULES else "sox"
         self.update = new_update(rule, float(model.gamma), len(x))
         self.per_pass = -(-len(x) // min(model.batch_size, len(x)))

@@ -13,19 +13,20 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from fcco.estimators._validation import Array
 from fcco.estimators._workers import run_in_order
 
-_HEIGHT = 32  # anchors of a block
+_HEIGHT = 64  # anchors of a block
 _LANES = 8
 _CHUNK = 4096  # rows that are multiplied with A at a time
 _LOWEST = {
     torch.float32: -60.0,
     torch.float64: -600.0,
 }  # e to the power of it is nothing next to 1, but not subnormal
-_FEW = 8  # rows of a class in a block, on average, below which mates are found by a mask
+_FEW = 4  # rows of a class in a block, on average, below which mates are found by a mask
 
 
 class _Side(NamedTuple):
@@ -54,7 +55,7 @@ class _Sums(NamedTuple):
 
     share: Tensor  # [m]: p_i
     own: Tensor  # [m, k]: the derivative of -p_i in the embedding of i
-    columns: Tensor  # [n, k + 1]: W and W z, added up over the anchors of a lane
+    columns: Tensor  # [k + 1, n]: W z and W, added up over the anchors of a lane
 
 
 class Pairs:
@@ -90,30 +91,35 @@ class Pairs:
         return float(np.mean(share, dtype=np.float64))
 
     def share_and_gradient(
-        self, a: Array, anchors: Array | None = None, rivals: Array | None = None
+        self, a: Array, anchors: Array | None = None, rivals: Array | None = None, kind: DTypeLike = None
     ) -> tuple[float, Array]:
-        """Return the mean p_i of the anchors, and the gradient of its negative in A, of shape (k, d)."""
-        own, others = self._sides(a, anchors, rivals)
+        """Return the mean p_i of the anchors, and the gradient of its negative in A, of shape (k, d).
+
+        ``kind`` is the type of the sums over pairs; None: that of the rows.
+        """
+        own, others = self._sides(a, anchors, rivals, kind)
         products = _products(own, others, anchors, rivals)
         (m, k), n = own.z.shape, len(others.label)
-        share, slope = np.empty(m, self.x.dtype), np.empty((m, k), self.x.dtype)
+        share, slope = np.empty(m, own.z.dtype), np.empty((m, k), own.z.dtype)
 
         def work(blocks: list[slice]) -> Array:
-            columns = np.zeros((n, k + 1), self.x.dtype)
+            columns = np.zeros((k + 1, n), own.z.dtype)
             sums = _Sums(*(torch.from_numpy(part) for part in (share, slope, columns)))
             _add(own, products, blocks, sums, slopes=True)
             return columns
 
         columns = _total(run_in_order(work, _lanes(own)))
-        of_others = columns[:, k:] * others.z - columns[:, :k]
+        of_others = columns[k][:, None] * others.z - columns[:k].T
         gradient = _times(slope, own.x) + _times(of_others, others.x)
         return float(np.mean(share, dtype=np.float64)), gradient * self.x.dtype.type(2.0 / m)
 
-    def _sides(self, a: Array, anchors: Array | None, rivals: Array | None) -> tuple[_Side, _Side]:
-        others = self._side(a, rivals)
-        return (others if anchors is None and rivals is None else self._side(a, anchors)), others
+    def _sides(
+        self, a: Array, anchors: Array | None, rivals: Array | None, kind: DTypeLike = None
+    ) -> tuple[_Side, _Side]:
+        others = self._side(a, rivals, kind)
+        return (others if anchors is None and rivals is None else self._side(a, anchors, kind)), others
 
-    def _side(self, a: Array, chosen: Array | None) -> _Side:
+    def _side(self, a: Array, chosen: Array | None, kind: DTypeLike) -> _Side:
         x, label = (self.x, self.label) if chosen is None else (self.x[chosen], self.label[chosen])
         rows, across, z = torch.from_numpy(x), torch.from_numpy(a.T), np.empty((len(x), len(a)), x.dtype)
 
@@ -121,7 +127,7 @@ class Pairs:
             torch.mm(rows[where], across, out=torch.from_numpy(z[where]))
 
         run_in_order(work, _chunks(len(x)))
-        return _Side(x, z, label)
+        return _Side(x, z.astype(kind or x.dtype, copy=False), label)
 
 
 def _chunks(n: int) -> list[slice]:
@@ -130,7 +136,7 @@ def _chunks(n: int) -> list[slice]:
 
 def _times(left: Array, right: Array) -> Array:
     """Return leftᵀ right."""
-    first, second = torch.from_numpy(left), torch.from_numpy(right)
+    first, second = torch.from_numpy(left.astype(right.dtype, copy=False)), torch.from_numpy(right)
     return _total(run_in_order(lambda rows: (first[rows].T @ second[rows]).numpy(), _chunks(len(left))))
 
 
@@ -188,36 +194,41 @@ def _add(own: _Side, products: _Products, blocks: list[slice], sums: _Sums, *, s
     room = products.right.new_empty(_HEIGHT, len(products.label))
     for block in blocks:
         weights = _weights(products, block, room)
-        label = own.label[block]
-        changes = np.flatnonzero(np.diff(label)) + 1
-        if len(label) < _FEW * (len(changes) + 1):
-            changes = changes[:0]
-        for begin, end in pairwise([0, *changes.tolist(), len(label)]):
-            part = slice(block.start + begin, block.start + end)
-            _add_part(own.label[part], products, part, weights[begin:end], sums, slopes=slopes)
+        mates = _take_mates(own.label, products, block, weights)
+        near_others = weights @ products.others
+        near_mates = torch.cat([them @ products.others[where] for _, where, them in mates])
+        of_mates, of_others = near_mates[:, -1:], near_others[:, -1:]
+        everyone = of_mates + of_others
+        sums.share[block] = (of_mates / everyone)[:, 0]
+        if not slopes:
+            continue
+        # The derivative W of -p in the distances is the weight times one of these; its sum over all rivals is 0.
+        to_mates, to_others = of_others / everyone**2, -of_mates / everyone**2
+        sums.own[block] = -(to_mates * near_mates + to_others * near_others)[:, :-1]
+        sums.columns.addmm_((to_others * products.own[block]).T, weights)
+        for part, where, them in mates:
+            sums.columns[:, where].addmm_((to_mates * products.own[block])[part].T, them)
 
 
-def _add_part(label: Array, products: _Products, part: slice, weights: Tensor, sums: _Sums, *, slopes: bool) -> None:
-    """Add the weights of some anchors, with the classes ``label``."""
-    begin, end = int(products.first[part.start]), int(products.last[part.stop - 1])
-    middle = slice(begin, end)
-    mates, strangers = weights[:, middle], [(slice(0, begin), weights[:, :begin]), (slice(end, None), weights[:, end:])]
-    if label[0] != label[-1]:
-        same = torch.from_numpy(label[:, None] == products.label[middle])
-        strangers.append((middle, mates.masked_fill(same, 0.0)))
-        mates = mates.masked_fill(~same, 0.0)
-    near_mates = mates @ products.others[middle]
-    near_others = torch.zeros_like(near_mates)
-    for where, them in strangers:
-        near_others.addmm_(them, products.others[where])
-    of_mates, of_others = near_mates[:, -1:], near_others[:, -1:]
-    everyone = of_mates + of_others
-    sums.share[part] = (of_mates / everyone)[:, 0]
-    if not slopes:
-        return
-    # The derivative W of -p in the distances is the weight times one of these; its sum over all rivals is 0.
-    to_mates, to_others = of_others / everyone**2, -of_mates / everyone**2
-    sums.own[part] = -(to_mates * near_mates + to_others * near_others)[:, :-1]
-    sums.columns[middle].addmm_(mates.T, to_mates * products.own[part])
-    for where, them in strangers:
-        sums.columns[where].addmm_(them.T, to_others * products.own[part])
+def _take_mates(label: Array, products: _Products, block: slice, weights: Tensor) -> list[tuple[slice, slice, Tensor]]:
+    """Move the weights of mates out of ``weights``, where 0 is left.
+
+    Returns parts of the block, one for each class or one for all, with where their mates are among the rivals.
+    """
+    label = label[block]
+    changes = np.flatnonzero(np.diff(label)) + 1
+    if len(label) < _FEW * (len(changes) + 1):
+        changes = changes[:0]
+    taken = []
+    for begin, end in pairwise([0, *changes.tolist(), len(label)]):
+        where = slice(int(products.first[block.start + begin]), int(products.last[block.start + end - 1]))
+        here = weights[begin:end, where]
+        if label[begin] == label[end - 1]:
+            mates = here.clone()
+            here.zero_()
+        else:
+            same = torch.from_numpy(label[begin:end, None] == products.label[where])
+            mates = here * same
+            here.mul_(~same)
+        taken.append((slice(begin, end), where, mates))
+    return taken

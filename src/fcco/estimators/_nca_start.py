@@ -11,7 +11,7 @@ from fcco.estimators._validation import Array
 
 STEPS = 50  # of an iteration
 _ANCHORS = 128  # whose gradient a step follows
-_RIVALS = 4096  # that they are compared with, at most
+_RIVALS = 16384  # that they are compared with, at most
 _RATE, _SECOND_RATE = 0.1, 1e-3  # of the moving averages of the gradient and of its square, as in Adam
 _EPSILON = 1e-30  # far below any squared gradient that is not rounding, where features have a deviation of 1
 _SMALLER = (1.0, 0.1, 0.01, 0.001)  # steps that are tried, in units of the largest
@@ -42,7 +42,7 @@ class _Descent:
         """Take steps, and return A."""
         kind, unit, alpha = self.fit.start.dtype, self.fit.unit.astype(np.float64), float(self.fit.model.alpha)
         for _ in range(steps):
-            _, slope = self.fit.pairs.share_and_gradient(self.a.astype(kind), *self._drawn())
+            _, slope = self.fit.pairs.share_and_gradient(self.a.astype(kind), *self._drawn(), self.fit.rough)
             gradient = unit * (slope + alpha * self.a)
             rate = self.rates[self.taken]
             self.taken += 1
