@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine, make_classification
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
@@ -60,9 +60,25 @@ def test_quality_does_not_fall_where_all_pairs_become_too_many(monkeypatch: pyte
     assert max(values) < values[0] + 0.03
 
 
+def test_an_unsettled_fit_names_the_iterations_that_were_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 iterations, a budget of twice all pairs leaves 4 on anchors and 2 of L-BFGS."""
+    x, y = make_classification(600, 10, n_informative=5, n_classes=3, random_state=0)
+    monkeypatch.setattr(_nca_exact, "BUDGET", 2 * 600**2)
+    with pytest.warns(ConvergenceWarning, match='in the 6 iterations planned for so many rows; method="exact" takes'):
+        NeighborhoodComponentsAnalysis(3, max_iter=10, tol=1e-9, random_state=0).fit(x, y)
+
+
 @pytest.mark.parametrize(
     ("n", "expected"),
-    [(600, (3, 47)), (5000, (18, 32)), (10_000, (20, 8)), (10_001, (20, 7)), (15_000, (20, 3)), (10**6, (20, 0))],
+    [
+        (600, (3, 47)),
+        (5000, (18, 32)),
+        (10_000, (20, 8)),
+        (10_001, (20, 7)),
+        (15_000, (20, 3)),
+        (28_000, (26, 1)),
+        (10**6, (30, 0)),
+    ],
 )
 def test_iterations_on_all_pairs_become_fewer_as_rows_become_more(n: int, expected: tuple[int, int]) -> None:
     assert _nca_exact.share_out(n, 50, exact=False) == expected
@@ -86,12 +102,12 @@ def test_max_time_ends_a_fit_after_the_iteration_in_which_it_runs_out(method: st
 
 
 def test_no_warning_where_scikit_learn_has_none_and_ends_no_lower() -> None:
-    for load in (load_iris, load_wine):
-        x, y = load(return_X_y=True)
+    for load in (load_iris, load_wine, load_digits):
+        x, y = (part[:600] for part in load(return_X_y=True))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            ours = NeighborhoodComponentsAnalysis(2, random_state=0).fit(x, y)
-            theirs = Theirs(2, random_state=0).fit(x, y)
+            ours = NeighborhoodComponentsAnalysis(2, tol=1e-5, random_state=0).fit(x, y)
+            theirs = Theirs(2, tol=1e-5, random_state=0).fit(x, y)
         assert objective(x, y, ours.components_) <= objective(x, y, theirs.components_) + 1e-3
 
 

@@ -56,6 +56,10 @@ def test_anchors_and_rivals_are_those_asked_for(n_classes: int) -> None:
     share, gradient = pairs.share_and_gradient(start, anchors, rivals)
     assert share == pytest.approx(expected.item(), abs=1e-12)
     np.testing.assert_allclose(gradient, weights.grad.numpy(), atol=1e-12)
+    share, rough = pairs.share_and_gradient(start, anchors, rivals, np.float32)
+    assert share == pytest.approx(expected.item(), abs=1e-6)
+    assert rough.dtype == np.float64
+    np.testing.assert_allclose(rough, gradient, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

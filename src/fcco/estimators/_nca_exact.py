@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 BUDGET = 8 * 10**8  # pairs that the iterations of L-BFGS compare in all, unless "exact" asks for more
 PASSES = 3  # iterations of ``come_near`` at least, before those of L-BFGS
-_MOST = 0.4  # share of all iterations that are of ``come_near`` at most
+_MOST, _ALONE = 0.4, 0.6  # share of all iterations that are of ``come_near`` at most, before L-BFGS or without it
+_WORTH = 4  # iterations of ``come_near`` that one of L-BFGS replaces, where there are few
 FEW = 500  # rows of which a fit takes so little that several starts are tried
 _SIZES = (1.0, 4.0)  # of a start by name, in units of those that ``come_near`` has
 
@@ -62,7 +63,8 @@ def share_out(n: int, max_iter: int, *, exact: bool) -> tuple[int, int]:
     """Return how many iterations sample pairs of n rows, and how many of L-BFGS on all of them may follow."""
     least = min(PASSES, max_iter - 1)
     full = max_iter - least if exact else min(max_iter - least, BUDGET // n**2)
-    return min(max_iter - full, max(least, round(_MOST * max_iter), 1)), full
+    most = max(round(_MOST * max_iter), round(_ALONE * max_iter) - _WORTH * full)
+    return min(max_iter - full, max(least, most, 1)), full
 
 
 def choose_start(fit: Fit, max_iter: int) -> Array:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.utils import check_array
 
 from fcco.estimators._nca_fit import SPREAD, spread_of
 from fcco.estimators._validation import Array
@@ -65,3 +66,31 @@ def _discriminants(x: Array, label: Array, k: int, random: np.random.RandomState
     if len(found) == k:
         return found
     return np.vstack([found, PCA(n_components=k - len(found), random_state=random).fit(x).components_])
+
+
+def check_start(wanted: int | None, init: Any, n_features: int) -> Any:
+    """Refuse a number of components or a start that does not suit the features; ``init``, checked."""
+    if wanted is not None and wanted > n_features:
+        raise ValueError(
+            f"The preferred dimensionality of the projected space `n_components` ({wanted}) cannot be greater than "
+            f"the given data dimensionality ({n_features})!"
+        )
+    if isinstance(init, str):
+        return init
+    init = check_array(init)
+    if init.shape[1] != n_features:
+        raise ValueError(
+            f"The input dimensionality ({init.shape[1]}) of the given linear transformation `init` must match the "
+            f"dimensionality of the given inputs `X` ({n_features})."
+        )
+    if init.shape[0] > init.shape[1]:
+        raise ValueError(
+            f"The output dimensionality ({init.shape[0]}) of the given linear transformation `init` cannot be "
+            f"greater than its input dimensionality ({init.shape[1]})."
+        )
+    if wanted is not None and wanted != init.shape[0]:
+        raise ValueError(
+            f"The preferred dimensionality of the projected space `n_components` ({wanted}) does not match the "
+            f"output dimensionality of the given linear transformation `init` ({init.shape[0]})!"
+        )
+    return init

@@ -8,8 +8,9 @@ own threads would wait busily beside the lanes, so that NumPy does what is left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +18,10 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from fcco.estimators._validation import Array
-from fcco.estimators._workers import run_in_order
+from fcco.functional._threads import in_order
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 _HEIGHT = 64  # anchors of a block
 _LANES = 8
@@ -87,7 +91,7 @@ class Pairs:
         share = np.empty(len(own.label), self.x.dtype)
         nothing = torch.empty(0)
         sums = _Sums(torch.from_numpy(share), nothing, nothing)
-        run_in_order(lambda blocks: _add(own, products, blocks, sums, slopes=False), _lanes(own))
+        _in_lanes(lambda blocks: _add(own, products, blocks, sums, slopes=False), _lanes(own))
         return float(np.mean(share, dtype=np.float64))
 
     def share_and_gradient(
@@ -108,7 +112,7 @@ class Pairs:
             _add(own, products, blocks, sums, slopes=True)
             return columns
 
-        columns = _total(run_in_order(work, _lanes(own)))
+        columns = _total(_in_lanes(work, _lanes(own)))
         of_others = columns[k][:, None] * others.z - columns[:k].T
         gradient = _times(slope, own.x) + _times(of_others, others.x)
         return float(np.mean(share, dtype=np.float64)), gradient * self.x.dtype.type(2.0 / m)
@@ -126,8 +130,12 @@ class Pairs:
         def work(where: slice) -> None:
             torch.mm(rows[where], across, out=torch.from_numpy(z[where]))
 
-        run_in_order(work, _chunks(len(x)))
+        _in_lanes(work, _chunks(len(x)))
         return _Side(x, z.astype(kind or x.dtype, copy=False), label)
+
+
+def _in_lanes(work: Callable[[Part], Result], parts: list[Part]) -> list[Result]:
+    return list(in_order(work, parts, torch.empty(0)))
 
 
 def _chunks(n: int) -> list[slice]:
@@ -137,7 +145,7 @@ def _chunks(n: int) -> list[slice]:
 def _times(left: Array, right: Array) -> Array:
     """Return leftᵀ right."""
     first, second = torch.from_numpy(left.astype(right.dtype, copy=False)), torch.from_numpy(right)
-    return _total(run_in_order(lambda rows: (first[rows].T @ second[rows]).numpy(), _chunks(len(left))))
+    return _total(_in_lanes(lambda rows: (first[rows].T @ second[rows]).numpy(), _chunks(len(left))))
 
 
 def _total(parts: list[Array]) -> Array:

@@ -11,7 +11,8 @@ from fcco.estimators._validation import Array
 
 STEPS = 50  # of an iteration
 _ANCHORS = 128  # whose gradient a step follows
-_RIVALS = 16384  # that they are compared with, at most
+_RIVALS = 4096, 16384  # that they are compared with, at most: of wide rows, and of narrow ones
+_ENTRIES = 3_200_000  # of the rows of that many rivals, which every step embeds
 _RATE, _SECOND_RATE = 0.1, 1e-3  # of the moving averages of the gradient and of its square, as in Adam
 _EPSILON = 1e-30  # far below any squared gradient that is not rounding, where features have a deviation of 1
 _SMALLER = (1.0, 0.1, 0.01, 0.001)  # steps that are tried, in units of the largest
@@ -36,7 +37,8 @@ class _Descent:
         if len(self._order) < min(_ANCHORS, n):
             self._order = random.permutation(n)
         anchors, self._order = np.sort(self._order[:_ANCHORS]), self._order[_ANCHORS:]
-        return anchors, np.sort(random.choice(n, _RIVALS, replace=False)) if n > _RIVALS else None
+        most = int(np.clip(_ENTRIES // self.a.shape[1], *_RIVALS))
+        return anchors, np.sort(random.choice(n, most, replace=False)) if n > most else None
 
     def advance(self, steps: int) -> Array:
         """Take steps, and return A."""
