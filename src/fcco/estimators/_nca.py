@@ -47,9 +47,10 @@ class NeighborhoodComponentsAnalysis(
     The default is one method for any number of rows. It begins with steps like Adam's, each along the gradient of 128
     rows, the anchors, against 16,384 others drawn anew (of more than 195 features fewer, but at least 4,096), or
     against all rows if there are fewer. The memory is that of a batch, and above as many rows as that the time of a
-    step no longer grows. L-BFGS on all pairs follows, with O(n²) time an iteration and O(n) memory. Its iterations compare 8e8 pairs in all: up to 4,000 rows that allows for 47 of 50, at
-    10,000 rows for 8, at 28,000 for one, and above for none. Up to 500 rows, where it is cheap, L-BFGS is run from
-    several starts, and the best is kept. ``method="exact"`` gives L-BFGS all iterations but three at any n.
+    step no longer grows. L-BFGS on all pairs follows, with O(n²) time an iteration and O(n) memory. Its iterations
+    compare 8e8 pairs in all: up to 4,000 rows that allows for 47 of 50, at 10,000 rows for 8, at 28,000 for one, and
+    above for none. Up to 500 rows, where it is cheap, L-BFGS is run from several starts, and the best is kept.
+    ``method="exact"`` gives L-BFGS all iterations but three at any n.
 
     Sums over pairs are worked out by PyTorch, on as many threads as it has (:func:`torch.set_num_threads`), but no more
     than eight. The result does not depend on the number of threads, to the last bit. Nothing is compiled.

@@ -26,7 +26,7 @@ _SIZES = (1.0, 4.0)  # of a start by name, in units of those that ``come_near`` 
 
 
 def minimise(
-    fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1.0, kind: DTypeLike = None
+    fit: Fit, start: Array, max_iter: int, note: Note, reach: float = 1.0, kind: DTypeLike | None = None
 ) -> tuple[float, Array]:
     """Iterate L-BFGS until ``note``, told the objective and A after each iteration, says that it is settled.
 

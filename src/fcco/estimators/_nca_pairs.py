@@ -95,7 +95,7 @@ class Pairs:
         return float(np.mean(share, dtype=np.float64))
 
     def share_and_gradient(
-        self, a: Array, anchors: Array | None = None, rivals: Array | None = None, kind: DTypeLike = None
+        self, a: Array, anchors: Array | None = None, rivals: Array | None = None, kind: DTypeLike | None = None
     ) -> tuple[float, Array]:
         """Return the mean p_i of the anchors, and the gradient of its negative in A, of shape (k, d).
 
@@ -118,12 +118,12 @@ class Pairs:
         return float(np.mean(share, dtype=np.float64)), gradient * self.x.dtype.type(2.0 / m)
 
     def _sides(
-        self, a: Array, anchors: Array | None, rivals: Array | None, kind: DTypeLike = None
+        self, a: Array, anchors: Array | None, rivals: Array | None, kind: DTypeLike | None = None
     ) -> tuple[_Side, _Side]:
         others = self._side(a, rivals, kind)
         return (others if anchors is None and rivals is None else self._side(a, anchors, kind)), others
 
-    def _side(self, a: Array, chosen: Array | None, kind: DTypeLike) -> _Side:
+    def _side(self, a: Array, chosen: Array | None, kind: DTypeLike | None) -> _Side:
         x, label = (self.x, self.label) if chosen is None else (self.x[chosen], self.label[chosen])
         rows, across, z = torch.from_numpy(x), torch.from_numpy(a.T), np.empty((len(x), len(a)), x.dtype)
 
