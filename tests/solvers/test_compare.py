@@ -111,6 +111,8 @@ BAD = {
     "number": ({"lr": 0.1}, TypeError, r"lr must be a sequence of step sizes, not empty; got 0\.1"),
     "negative": ({"lr": [0.1, -1.0]}, ValueError, "each lr must be"),
     "poor": ({"evaluations": 7}, ValueError, "at least one step of sox, which takes 8 inner samples; got 7"),
+    "steps": ({"steps": 4}, TypeError, "steps= cannot be given to compare, which chooses it for every run; got 4"),
+    "repeated": ({"seeds": [1, 1]}, ValueError, r"seeds must differ; got \[1, 1\]"),
     "seeds": ({"seeds": []}, ValueError, "seeds must contain at least one seed"),
 }
 

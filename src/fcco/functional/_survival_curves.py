@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fcco._checks import shape_of
 from fcco.functional._checks import (
     as_groups,
     as_mask,
@@ -122,15 +123,16 @@ def survival_function(
         has = "no strata" if baseline.strata is None else "strata"
         raise ValueError(f"strata must {'not ' * (baseline.strata is None)}be given: the baseline has {has}")
     times = baseline.times.unique() if times is None else times
+    _check_times(times)
     if strata is None or baseline.strata is None:
-        return (-_steps_at(baseline.times, baseline.hazard, times) * widen(risk).exp().unsqueeze(1)).exp()
+        return _beyond(_steps_at(baseline.times, baseline.hazard, times), risk)
     check_integers(strata, "strata", risk, "risk")
     refuse_where("strata", strata, ~torch.isin(strata, baseline.strata), "one of those of the baseline")
     hazard = widen(risk).new_empty(len(risk), len(times))
     for k in strata.unique():
         own = baseline.strata == k
         hazard[strata == k] = _steps_at(baseline.times[own], baseline.hazard[own], times)
-    return (-hazard * widen(risk).exp().unsqueeze(1)).exp()
+    return _beyond(hazard, risk)
 
 
 @torch.no_grad()
@@ -181,6 +183,7 @@ def brier_score(
     refuse_where("survival", survival, (survival < 0) | (survival > 1), "in [0, 1]")
     check_time(time, survival, "survival")
     check_per_example(times, "times", survival.T, "a row of survival")
+    _check_times(times)
     seen = as_mask(event, "event", time, "time", signs=False)
     if (train_time is None) != (train_event is None):
         raise ValueError("train_time and train_event must be given together")
@@ -216,6 +219,18 @@ def integrated_brier_score(survival: Tensor, time: Tensor, event: Tensor, times:
     if len(times) < 2 or not bool((times[1:] > times[:-1]).all()):
         raise ValueError(f"times must be at least two, which increase; got {times.tolist()}")
     return torch.trapezoid(scores, widen(times)) / (times[-1] - times[0])
+
+
+def _check_times(times: Tensor) -> None:
+    if not isinstance(times, Tensor) or times.dim() != 1:
+        got = shape_of(times) if isinstance(times, Tensor) else type(times).__name__
+        raise ValueError(f"times must be a tensor of the shape [m]; got {got}")
+    refuse_where("times", times, times.isnan(), "numbers")
+
+
+def _beyond(hazard: Tensor, risk: Tensor) -> Tensor:
+    """Return exp(-hazard e^risk), which is 1 where the hazard is 0, however large the risk is."""
+    return (-(hazard.log() + widen(risk).unsqueeze(1)).exp()).exp()
 
 
 def _steps_at(steps: Tensor, values: Tensor, times: Tensor) -> Tensor:

@@ -181,6 +181,8 @@ class BaselineCoxLoss(Loss):
         self, risk: Tensor, time: Tensor, event: Tensor, index: Any = None, strata: Tensor | None = None
     ) -> Tensor:
         """Return the loss of a batch from log-hazards, times, events and strata of shape (B,); ignore ``index``."""
+        if self.coupled.placement() is None:  # in a step, an error must reach all ranks
+            self._check_strata(strata, risk)
         columns = (risk, time, event) if strata is None else (risk, time, event, strata)
         if not (self.training and torch.is_grad_enabled()):
             return self._loss(lambda pool: cox_inner(*pool.own), *columns, index=range(len(risk)))

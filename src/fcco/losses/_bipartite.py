@@ -103,7 +103,8 @@ class AveragePrecisionLoss(TemperedLoss):
     "exp" the loss works in log space.
 
     **Several classes.** If ``n_pos`` has a number for each class, scores have the shape (B, C), and targets the same
-    shape, with -1 or NaN for missing labels, or they are classes of shape (B,). The table has a row for each example
+    shape, with -1 or NaN for missing labels, or they are classes of shape (B,). Missing labels need a loss made by
+    :meth:`from_targets`, which counts them. The table has a row for each example
     and class, and there is no memory. The loss is the mean over the classes that have a term in the batch. A class that
     many batches lack therefore weighs less than in the exact objective.
 
@@ -138,7 +139,7 @@ class AveragePrecisionLoss(TemperedLoss):
     ) -> None:
         ell = resolve_surrogate(surrogate, margin)
         counts = check_n_pos(whole_number("n", n), n_pos)
-        per_class = None if isinstance(counts, int) else PerClass(n, len(counts), counts)
+        per_class = None if isinstance(counts, int) else PerClass(n, len(counts), counts, takes_missing=False)
         if per_class is not None:
             refuse_memory(memory)
             n, memory = n * per_class.count, 0
@@ -177,7 +178,7 @@ class AveragePrecisionLoss(TemperedLoss):
         loss = cls(n, n_pos, **options)
         if loss._per_class is not None:
             n_known = count_known(target)
-            loss._per_class = replace(loss._per_class, n_known=n_known)
+            loss._per_class = replace(loss._per_class, n_known=n_known, takes_missing=True)
             loss._identify(n_known=torch.tensor(n_known))
         return loss
 

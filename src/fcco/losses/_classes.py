@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fcco._checks import check_rows, reads_are_free, shape_of, whole_number
+from fcco._checks import as_index, check_one_each, check_rows, is_empty, reads_are_free, shape_of, whole_number
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
 from fcco.functional._classes import Labels, as_labels
@@ -21,7 +22,7 @@ Counts = int | tuple[int, ...]
 
 def check_n_pos(n: int, n_pos: int | Sequence[int] | Tensor) -> Counts:
     """Return the number of positives, or one for each class; raise if a number is invalid."""
-    if not isinstance(n_pos, Sequence | Tensor) or (isinstance(n_pos, Tensor) and n_pos.dim() == 0):
+    if not isinstance(n_pos, Sequence | Tensor | np.ndarray) or getattr(n_pos, "ndim", 1) == 0:
         count = whole_number("n_pos", n_pos)
         if count > n:
             raise ValueError(f"n_pos must be at most n = {n}; got {count}")
@@ -75,6 +76,19 @@ def check_classes(labels: Labels, n: int, n_pos: Counts) -> None:
             )
 
 
+def refuse_missing(labels: Labels) -> None:
+    """Raise if a batch has missing labels, of a loss that does not know how many of them there are."""
+    if not reads_are_free(labels.positive):
+        return
+    missing = ~(labels.positive | labels.negative)
+    if bool(missing.any()):
+        place = missing.nonzero()[0].tolist()
+        raise ValueError(
+            f"target must have no missing labels, because it is not known how many labels of each class there are; got "
+            f"one at position {place}. Use from_targets(...)"
+        )
+
+
 def refuse_memory(memory: Memory | int | None) -> None:
     """Raise if a loss of several classes is to have a memory."""
     if memory:
@@ -93,6 +107,8 @@ class PerClass:
     """The number of positives of each class, if it is known."""
     n_known: tuple[int, ...] | None = None
     """The number of examples whose label is known, of each class; by default n."""
+    takes_missing: bool = True
+    """Whether labels may be missing: not if the estimate needs ``n_known``, and it is not known."""
 
     def sizes(self, k: int) -> tuple[int, int]:
         """Return how many training examples have a label of class k, and how many are positives; at least 1 each."""
@@ -109,11 +125,16 @@ class PerClass:
         labels = as_labels(target, scores)
         if loss.training and self.n_pos is not None:
             check_classes(labels, self.n, self.n_pos)
+        if loss.training and not self.takes_missing:
+            refuse_missing(labels)
         coded = torch.where(labels.positive, 1, torch.where(labels.negative, 0, -1)).to(torch.int8)
         rows = None
         if index is not None and loss.training:
-            index = torch.as_tensor(index, device=scores.device)
-            if len(index):  # a rank may have no part in the batch
+            if is_empty(index):  # a rank may have no part in the batch
+                index = torch.zeros(0, dtype=torch.int64, device=scores.device)
+            else:
+                index = as_index(index, scores.device)
+                check_one_each(index, scores, "scores")
                 check_rows(index, self.n)
             rows = (index.unsqueeze(1) * self.count + torch.arange(self.count, device=scores.device)).flatten()
         return loss._loss(partial(self._estimate, estimate), scores.flatten(), coded.flatten(), index=rows)

@@ -120,6 +120,8 @@ class RobustContrastiveLoss(Loss):
         check_number(bounds[0], "the first of bounds", above=0)
         check_number(bounds[1], "the second of bounds", at_least=bounds[0])
         check_number(temperature, "temperature", above=0)
+        if not bounds[0] <= temperature <= bounds[1]:
+            raise ValueError(f"temperature must be within bounds = {tuple(bounds)}; got {temperature}")
         check_choice(mode, "mode", ("two_views", "cross_modal"))
         super().__init__(_Robust(float(rho)), n, dim=2, rule=rule, log=True)
         self.rho, self.lr, self.bounds = float(rho), float(lr), (float(bounds[0]), float(bounds[1]))

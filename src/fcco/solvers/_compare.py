@@ -19,6 +19,7 @@ from fcco.solvers._solution import Solution
 from fcco.solvers._solve import solve
 from fcco.theory._checks import positive
 
+_CHOSEN_HERE = {"steps", "record", "random_state", "checkpoint", "callback", "method", "accuracy"}
 _AXES = {"inner_evaluations": "inner samples", "seconds": "seconds"}
 
 
@@ -218,6 +219,8 @@ def compare(
     [125, 62, 125]
     """
     _check(problem, methods, lr)
+    for name in _CHOSEN_HERE & options.keys():
+        raise TypeError(f"{name}= cannot be given to compare, which chooses it for every run; got {options[name]!r}")
     shared = {"outer_batch": outer_batch, "inner_batch": inner_batch, "beta": beta, **options}
     bench = _Bench(
         problem, [float(rate) for rate in lr], shared, gamma, *_seeds(seeds), whole_number("records", records)
@@ -325,6 +328,8 @@ def _seeds(seeds: int | Iterable[int]) -> tuple[list[int], int]:
     """Return the seeds, and the smallest one that is not among them."""
     if isinstance(seeds, Iterable):
         listed = [whole_number("each seed", seed, least=0) for seed in seeds]
+        if len(set(listed)) < len(listed):
+            raise ValueError(f"seeds must differ; got {listed}")
     else:
         listed = list(range(1, whole_number("seeds", seeds) + 1))
     if not listed:

@@ -1,0 +1,74 @@
+"""Input of new users that must raise, or must mean what it says."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fcco
+from fcco import functional, losses
+
+SCORES, LABELS = torch.zeros(64, 8), (torch.arange(512).reshape(64, 8) % 3 == 0).long()
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32])
+def test_rows_of_classes_do_not_wrap_around(dtype):
+    loss_fn = losses.PartialAUCLoss(20_000, n_classes=8, rule=fcco.SOAP(gamma=0.5))
+    loss_fn(SCORES, LABELS, torch.arange(9000, 9064, dtype=dtype))
+    assert loss_fn.table.visits.nonzero().min() >= 72_000
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "message"),
+    [
+        (torch.arange(5), ValueError, r"index must have the shape \[64\], like scores; got \[5\]"),
+        (torch.zeros(64, dtype=torch.bool), TypeError, r"index must be of an integer dtype; got torch\.bool"),
+        (torch.arange(64).reshape(64, 1), ValueError, r"index must have the shape \[B1\]; got \[64, 1\]"),
+    ],
+)
+def test_the_index_of_several_classes(index, error, message):
+    with pytest.raises(error, match=message):
+        losses.PartialAUCLoss(100, n_classes=8)(SCORES, LABELS, index)
+
+
+def test_missing_labels_must_be_counted():
+    target = torch.tensor([[1, 0], [0, 1], [-1, 0], [1, 1]])
+    loss_fn = losses.AveragePrecisionLoss(4, np.array([2, 2]))
+    with pytest.raises(ValueError, match=r"no missing labels.* got one at position \[2, 0\]\. Use from_targets"):
+        loss_fn(torch.zeros(4, 2), target, torch.arange(4))
+    losses.AveragePrecisionLoss.from_targets(target)(torch.zeros(4, 2), target, torch.arange(4))
+
+
+def test_strata_are_needed_in_evaluation_too():
+    time, event, strata = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.ones(4), torch.tensor([0, 0, 1, 1])
+    loss_fn = losses.BaselineCoxLoss.from_targets(time, event, strata=strata).eval()
+    with pytest.raises(ValueError, match="strata must be given"):
+        loss_fn(torch.zeros(4), time, event)
+    loss_fn(torch.zeros(4), time, event, strata=strata)
+
+
+def test_times_of_survival_curves():
+    time, event = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1, 1, 0])
+    baseline = functional.baseline_hazard(torch.zeros(3), time, event)
+    for times in (torch.tensor([1.0, torch.nan]), torch.ones(2, 3), [1.0]):
+        with pytest.raises(ValueError, match="times must be"):
+            functional.survival_function(torch.zeros(2), baseline, times)
+    with pytest.raises(ValueError, match="times must be numbers; got nan at position 1"):
+        functional.brier_score(torch.full((3, 2), 0.5), time, event, torch.tensor([1.5, torch.nan]))
+
+
+def test_a_huge_risk_lives_until_the_first_event():
+    baseline = functional.baseline_hazard(torch.zeros(3), torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1, 1, 0]))
+    assert functional.survival_function(torch.tensor([1e4]), baseline, torch.tensor([0.5, 1.5])).tolist() == [
+        [1.0, 0.0]
+    ]
+
+
+def test_temperatures_out_of_range():
+    loss_fn = losses.SupervisedContrastiveLoss(5, temperature=nn.Parameter(torch.tensor(0.1)))
+    with torch.no_grad():
+        loss_fn.temperature.fill_(-0.1)
+    with pytest.raises(ValueError, match="temperature must be finite and above 0"):
+        loss_fn(torch.eye(3), torch.tensor([0, 0, 1]), torch.arange(3))
+    with pytest.raises(ValueError, match=r"temperature must be within bounds = \(0\.01, 1\.0\); got 2\.0"):
+        losses.RobustContrastiveLoss(5, rho=0.5, temperature=2.0)
