@@ -104,9 +104,9 @@ class AveragePrecisionLoss(TemperedLoss):
 
     **Several classes.** If ``n_pos`` has a number for each class, scores have the shape (B, C), and targets the same
     shape, with -1 or NaN for missing labels, or they are classes of shape (B,). Missing labels need a loss made by
-    :meth:`from_targets`, which counts them. The table has a row for each example
-    and class, and there is no memory. The loss is the mean over the classes that have a term in the batch. A class that
-    many batches lack therefore weighs less than in the exact objective.
+    :meth:`from_targets`, which counts them. The table has a row for each example and class, and there is no memory. The
+    loss is the mean over the classes that have a term in the batch. A class that many batches lack therefore weighs
+    less than in the exact objective.
 
     The gradient of AP hardly reaches positives far down the list, so this loss alone does not train a network from
     scratch. Use it on the logits of a network that cross entropy has trained, or use
