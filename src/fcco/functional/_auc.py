@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco.functional._bipartite import split_classes
+from fcco.functional._bipartite import log_means_over, split_classes
 from fcco.functional._checks import as_value, check_choice, check_count, check_number
 from fcco.functional._classes import has_classes, macro_mean
-from fcco.functional._pairs import reduce_pairs, surrogate_sums
+from fcco.functional._pairs import surrogate_sums
 from fcco.functional._surrogates import Surrogate, SurrogateLike, resolve_surrogate
-from fcco.functional._tensors import at_least_float32, graph_zero, mean, widen
+from fcco.functional._tensors import graph_zero, mean, widen
 
 FORMS = ("pairwise", "min_max")
 
@@ -287,8 +287,6 @@ def two_way_partial_auc_loss(
     ell = resolve_surrogate(surrogate, margin)
     if len(positives) == 0 or len(negatives) == 0:
         return graph_zero(scores)
-    own, rivals = at_least_float32(positives)[None], at_least_float32(negatives)[None]
-    peaks = reduce_pairs(own, rivals, lambda t, _: (ell(t) / temperature).logsumexp(2), chunk=chunk)[0]
-    powers = (temperature / positive_temperature) * (peaks - math.log(len(negatives)))
+    powers = (temperature / positive_temperature) * log_means_over(positives, negatives, ell, temperature, chunk)
     peak = powers.logsumexp(0) - math.log(len(positives))
     return as_value(positive_temperature * peak, scores, "scores")

@@ -306,6 +306,14 @@ def partial_auc_loss(
     ell = resolve_surrogate(surrogate, margin)
     if len(positives) == 0 or len(negatives) == 0:
         return graph_zero(scores)
+    log_means = log_means_over(positives, negatives, ell, temperature, chunk)
+    return as_value(temperature * mean(log_means), scores, "scores")
+
+
+def log_means_over(
+    positives: Tensor, negatives: Tensor, ell: Surrogate, temperature: float, chunk: int | None
+) -> Tensor:
+    """Return the logarithm of the mean of e^(ℓ / τ) over the negatives, of shape (n₊,)."""
     own, rivals = at_least_float32(positives)[None], at_least_float32(negatives)[None]
-    peaks = reduce_pairs(own, rivals, lambda t, _: (ell(t) / temperature).logsumexp(2), chunk=chunk)
-    return as_value(temperature * mean(peaks - math.log(len(negatives))), scores, "scores")
+    peaks = reduce_pairs(own, rivals, lambda t, _: (ell(t) / temperature).logsumexp(2), chunk=chunk)[0]
+    return peaks - math.log(len(negatives))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from fcco._checks import is_empty, shape_of
-from fcco.functional._checks import check_directions, check_floats, check_number, refuse_where
-from fcco.functional._similarity import _unit, check_temperature_of_all, log_means, nca_loss
+from fcco.functional._checks import check_directions, check_floats, check_number
+from fcco.functional._similarity import _unit, check_temperature_of_all, log_means, nca_loss, refuse_temperatures
 from fcco.functional._tensors import at_least_float32, graph_zero
 
 
@@ -129,7 +127,6 @@ def on_sphere(embeddings: Tensor, temperature: float | Tensor, shape: str = "[n,
         check_floats(embeddings, "embeddings", shape)
         check_directions(embeddings, "embeddings")
     if isinstance(temperature, Tensor):
-        tau = temperature.detach().reshape(-1)
-        refuse_where("temperature", tau, ~((tau > 0) & (tau < math.inf)), "finite and above 0")
+        refuse_temperatures(temperature.reshape(-1))
     unit = _unit(at_least_float32(embeddings))
     return unit / torch.as_tensor(2.0 * temperature, dtype=unit.dtype, device=unit.device).reshape(()).sqrt()

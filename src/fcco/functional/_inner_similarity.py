@@ -30,7 +30,7 @@ from fcco.functional._inner import (
     same,
     stratum_weight,
 )
-from fcco.functional._similarity import _unit
+from fcco.functional._similarity import _unit, refuse_temperatures
 from fcco.functional._tensors import at_least_float32
 
 
@@ -293,7 +293,7 @@ def _of_anchors(temperature: float | Tensor, like: Tensor, sides: Sides) -> Sequ
     if not isinstance(temperature, Tensor):
         return [temperature, temperature]
     tau = temperature.to(like.dtype)
-    refuse_where("temperature", tau.detach(), ~((tau > 0) & (tau < math.inf)), "finite and above 0")
+    refuse_temperatures(tau)
     if sides.recall.expected is not None:  # fresh examples as rivals only; their own terms have had the gradient
         tau = tau.detach()
     return [tau, tau] if tau.dim() == 0 else [column.unsqueeze(1) for column in tau.unbind(1)]

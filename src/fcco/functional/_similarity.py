@@ -197,6 +197,12 @@ def check_temperature_of_all(temperature: Any) -> None:
         raise ValueError(f"temperature must be one floating number; got {got}")
 
 
+def refuse_temperatures(tau: Tensor) -> None:
+    """Raise if a temperature is not finite or not above 0."""
+    tau = tau.detach()
+    refuse_where("temperature", tau, ~((tau > 0) & (tau < math.inf)), "finite and above 0")
+
+
 def log_means(
     first: Tensor,
     second: Tensor,
@@ -221,7 +227,7 @@ def log_means(
     one, other = (map_rows(_unit, wide) if normalize else wide for wide in map(at_least_float32, (first, second)))
     n, contrast = len(first), partial(_contrast, include_positive=include_positive, chunk=chunk)
     tau = torch.as_tensor(temperature, dtype=one.dtype, device=one.device).expand(2 * n)
-    refuse_where("temperature", tau.detach(), ~((tau > 0) & (tau < math.inf)), "finite and above 0")
+    refuse_temperatures(tau)
     if n == 1 and not include_positive:
         return tau * 0
     if mode == "cross_modal":

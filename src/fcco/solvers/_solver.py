@@ -159,7 +159,8 @@ class Solver:
     def _move(self, loss: Tensor, lr: float, beta: float) -> None:
         # The average covers the iterates of this stage up to the present one. The first one replaces the old average.
         self.average.lerp_(self.weights.detach(), 1 / (self.stage_step + 1))
-        self.previous.copy_(self.weights.detach())
+        if self.loss_fn.rule.needs_previous:
+            self.previous.copy_(self.weights.detach())
         self.optimizer.param_groups[0].update(lr=lr, beta=beta)
         self.weights.grad = None
         loss.backward()
