@@ -18,10 +18,10 @@ def test_json_holds_what_the_theorems_say(capsys):
     options = ["--l-f", "0.25", "--sigma2", "0.1", "--gap", "2", "--mu", "0.1", "--diameter", "3", "--radius", "4"]
     assert main(["plan", *SIZES, *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["theorem_1"] == vars(sox(CONSTANTS, gap=2.0, **GIVEN))
-    assert found["theorem_2"]["stages"] == [vars(s) for s in sox_boost(CONSTANTS, gap=2.0, mu=0.1, **GIVEN)]
-    assert found["theorem_3"] == vars(projected(CONSTANTS, diameter=3.0, **GIVEN))
-    assert found["theorem_4"][0] == {"t": 0, "lr": 10.0, "gamma": pytest.approx(1 / (1 + 16 / 500))}
+    assert found["sox"] == vars(sox(CONSTANTS, gap=2.0, **GIVEN))
+    assert found["sox_boost"]["stages"] == [vars(s) for s in sox_boost(CONSTANTS, gap=2.0, mu=0.1, **GIVEN)]
+    assert found["projected"] == vars(projected(CONSTANTS, diameter=3.0, **GIVEN))
+    assert found["strongly_convex"][0] == {"t": 0, "lr": 10.0, "gamma": pytest.approx(1 / (1 + 16 / 500))}
     assert found["boost_constants"] == vars(boost_constants(CONSTANTS, inner_batch=8))
     assert found["corollary"]["mu"] == convexifier(0.05, 4.0)
     assert [row["samples"] for row in found["table_1"]] == [e.samples for e in complexities(mu=0.1, **GIVEN)]
@@ -31,7 +31,7 @@ def test_the_table_names_every_method_and_what_is_missing(capsys):
     assert main(["plan", *SIZES]) == 0
     printed = capsys.readouterr().out
     for text in (
-        "Theorem 1, SOX",
+        "Theorem 3, SOX",
         "BSGD",
         "SOAP",
         "MOAP",
@@ -43,17 +43,17 @@ def test_the_table_names_every_method_and_what_is_missing(capsys):
         "C_5 = ",
     ):
         assert text in printed
-    assert "Theorem 2, SOX-boost" not in printed
+    assert "Theorem 4, SOX-boost" not in printed
     assert max(map(len, printed.splitlines())) <= 130
 
 
 def test_a_mu_above_the_smoothness_is_one_of_the_regulariser(capsys):
-    """Theorem 2 speaks of F, whose mu is L_F = 2 at most; Theorem 4 of a regulariser."""
+    """Theorem 4 speaks of F, whose mu is L_F = 2 at most; Theorem 7 of a regulariser."""
     assert main(["plan", *SIZES, "--mu", "5"]) == 0
     printed = capsys.readouterr().out
-    assert "Theorem 2 does not apply: mu of F cannot exceed L_F = 2." in printed
-    assert "Theorem 4, at step 0" in printed
-    assert "Theorem 2, SOX-boost" not in printed
+    assert "Theorem 4 does not apply: mu of F cannot exceed L_F = 2." in printed
+    assert "Theorem 7, at step 0" in printed
+    assert "Theorem 4, SOX-boost" not in printed
 
 
 @pytest.mark.parametrize(

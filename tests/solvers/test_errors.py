@@ -50,7 +50,7 @@ CASES = {
     ),
     "diameter-elsewhere": (
         {**RATES, "accuracy": {"diameter": 0.1}},
-        r"Accuracy\(diameter=...\) is only used by projected: leave it out for sox",
+        r"Accuracy\(diameter=...\) is only used by projected and strongly-convex: leave it out for sox",
     ),
     "boost-stages-mu": ({"boost": {"stages": STAGES}, "accuracy": {"mu": 0.1}}, r"leave it out if SOXBoost\(stages\)"),
     "boost-lr": (
@@ -95,7 +95,16 @@ CASES = {
     ),
     "strongly-convex-steps": (
         {"method": "strongly-convex", "regulariser": SquaredL2(1.0), "accuracy": {}},
-        "strongly-convex needs steps=: no theorem",
+        r"strongly-convex needs steps=, or accuracy=Accuracy\(epsilon, diameter=..., c_r=...\)",
+    ),
+    "strongly-convex-lr": (
+        {
+            "method": "strongly-convex",
+            "regulariser": SquaredL2(1.0),
+            "lr": 0.1,
+            "accuracy": {"diameter": 2.0, "c_r": 1.0},
+        },
+        "Theorem 7 has a lr of its own: give steps= together with lr=",
     ),
 }
 

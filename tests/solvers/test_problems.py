@@ -146,7 +146,7 @@ def test_kinds_are_what_they_say():
         assert (torch.func.vmap(torch.func.grad(convex.outer))(convex.exact_inner(w)) > 0).all()
 
 
-def test_theorem_1_is_within_reach():
+def test_theorem_3_is_within_reach():
     problem = problems.pseudo_huber(n=32)
     gap = (problem.objective(problem.start) - problem.objective(problem.optimum)).item()
     chosen = sox(problem.constants, n=32, outer_batch=16, inner_batch=16, epsilon=0.25, gap=gap)
@@ -154,7 +154,7 @@ def test_theorem_1_is_within_reach():
     assert torch.func.grad(problem.objective)(problem.start).norm() > 3 * 0.25
 
 
-def test_theorem_2_is_within_reach():
+def test_theorem_4_is_within_reach():
     problem = problems.pseudo_huber("strongly_convex", n=32, l_f=0.1, spread=0.25)
     gap = (problem.objective(problem.start) - problem.objective(problem.optimum)).item()
     stages = sox_boost(problem.constants, n=32, outer_batch=16, inner_batch=16, epsilon=0.1, gap=gap, mu=problem.mu)

@@ -84,7 +84,14 @@ def test_strongly_convex():
         assert stage.gamma(t) == pytest.approx(1 / (1 + 8 / 16 * (t + 1)))
 
 
-def test_theorem_1_holds():
+def test_strongly_convex_chooses_its_length():
+    accuracy = Accuracy(0.1, diameter=2.0, c_r=0.2, scale=10.0)
+    (stage,) = stages_of("strongly-convex", regulariser=SquaredL2(0.2), projection=project_ball, accuracy=accuracy)
+    whole = theory.strongly_convex_steps(PROBLEM.constants, mu=0.2, c_r=0.2, diameter=2.0, **SCALE)
+    assert stage.steps == math.ceil(whole / 10)
+
+
+def test_theorem_3_holds():
     """The mean of |grad F(w_t)|^2 over the run is at most epsilon^2; at the start it is twice that."""
     problem = problems.pseudo_huber(n=16)
     solution = fcco.solve(problem, accuracy=Accuracy(0.6), outer_batch=16, inner_batch=16, record=10)
@@ -130,15 +137,15 @@ def test_a_running_mean_is_the_mean_of_all_estimates_of_a_row(estimate_all, stag
 @pytest.mark.parametrize(
     ("method", "known", "given", "message"),
     [
-        ("sox", {}, {"projection": BALL}, "Theorem 1 does not cover a projection: give the step sizes yourself"),
-        ("sox", {}, {"regulariser": SquaredL2(0.1)}, "Theorem 1 does not cover a regulariser"),
-        ("sox-boost", {"mu": 0.05}, {"projection": BALL}, "Theorem 2 does not cover a projection"),
-        ("sox-boost", {"radius": 1.0}, {"regulariser": SquaredL2(0.1)}, "Theorem 2 does not cover a regulariser"),
+        ("sox", {}, {"projection": BALL}, "Theorem 3 does not cover a projection: give the step sizes yourself"),
+        ("sox", {}, {"regulariser": SquaredL2(0.1)}, "Theorem 3 does not cover a regulariser"),
+        ("sox-boost", {"mu": 0.05}, {"projection": BALL}, "Theorem 4 does not cover a projection"),
+        ("sox-boost", {"radius": 1.0}, {"regulariser": SquaredL2(0.1)}, "Theorem 4 does not cover a regulariser"),
         (
             "projected",
             {"diameter": 2.4},
             {"projection": BALL, "regulariser": SquaredL2(0.1)},
-            "Theorem 3 does not cover a regulariser",
+            "Theorem 5 does not cover a regulariser",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_every_stage_halves_both_errors(n, b1, b2, mu):
             assert s.gamma <= min(1 / 5, 5 * n / (3 * b1) * s.beta) * SLACK
             assert s.lr <= s.beta / (4 * c.smoothness) * SLACK
             assert s.lr * 30 * c.l_f * n * c1 * c.c_g <= s.gamma * b1 * SLACK
-            # Theorem 1, from a gap and C_4 times an error of v and u of at most target each.
+            # Theorem 3, from a gap and C_4 times an error of v and u of at most target each.
             of_v, of_u = s.beta * c2 / min(b1, b2), s.gamma * c3 / b2
             gradient2 = 4 * target / (s.lr * s.steps) + 2 * of_v + 2 * of_u
             assert gradient2 / (2 * mu) <= target / 2 * SLACK
@@ -143,7 +143,7 @@ def test_a_good_start_has_one_stage():
     assert len(sox_boost(PLAIN, n=4, outer_batch=2, inner_batch=2, epsilon=100.0, gap=0.0, mu=0.1)) == 1
 
 
-def test_the_order_of_theorem_2():
+def test_the_order_of_theorem_4():
     c = replace(PLAIN, sigma2=1e-4, zeta2=0.0, c_f=1e-3)
 
     def last(**change):

@@ -78,7 +78,7 @@ def test_a_convexifier_that_is_no_mu(epsilon, radius, mu):
 
 
 @pytest.mark.parametrize("theorem", [sox, projected])
-@pytest.mark.parametrize("constant", asdict(PLAIN))
+@pytest.mark.parametrize("constant", [name for name in asdict(PLAIN) if name != "chi2"])
 def test_constants_beyond_floating_point(theorem, constant):
     """They raise a ValueError, in the theorem at the latest, or give finite parameters."""
     target = {"gap": 1.0} if theorem is sox else {"diameter": 1.0}

@@ -43,7 +43,7 @@ def test_log_space_is_left():
     found = estimate_constants(problem, points=50, rows=2, samples=1, radius=1e-3)
     # f(g) = 3 log g has the slope 3 and the curvature 3 at g = 1, and g = exp(w_i) those of exp at 0.
     assert asdict(found) == pytest.approx(
-        {"c_f": 3.0, "l_f": 3.0, "c_g": 1.0, "l_g": 1.0, "sigma2": 0.0, "zeta2": 0.0}, rel=1e-2
+        {"c_f": 3.0, "l_f": 3.0, "c_g": 1.0, "l_g": 1.0, "sigma2": 0.0, "zeta2": 0.0, "chi2": 0.0}, rel=1e-2
     )
 
 
@@ -184,7 +184,7 @@ def test_weights_of_any_shape_and_dtype(shape, dtype):
     )
     found = estimate_constants(problem, points=6, rows=1, samples=2, inner_batch=1)
     assert asdict(found) == pytest.approx(
-        {"c_f": 2.0, "l_f": 0.0, "c_g": 0.6, "l_g": 0.85, "sigma2": 0.0, "zeta2": 0.0}, abs=0.16
+        {"c_f": 2.0, "l_f": 0.0, "c_g": 0.6, "l_g": 0.85, "sigma2": 0.0, "zeta2": 0.0, "chi2": 0.0}, abs=0.16
     )
 
 

@@ -21,7 +21,7 @@ def test_smoothness():
     assert Constants(c_f=2.0, l_f=3.0, c_g=5.0, l_g=7.0, sigma2=0.0, zeta2=0.0).smoothness == 2 * 7 + 5**2 * 3
 
 
-def test_theorem_1_by_hand():
+def test_theorem_3_by_hand():
     c = Constants(c_f=2.0, l_f=3.0, c_g=5.0, l_g=7.0, sigma2=11.0, zeta2=13.0)
     got = sox(c, n=100, outer_batch=4, inner_batch=6, epsilon=0.1, gap=17.0)
     c1 = math.sqrt(5**2 + 13 / 6)
@@ -45,7 +45,7 @@ def test_theorem_1_by_hand():
         ({"sigma2": 0.0}, {"epsilon": 100.0}, "lr", 1 / 5 * 20 / (30 * 1000 * math.sqrt(1.1))),
     ],
 )
-def test_each_bound_of_theorem_1_can_be_the_active_one(change, sizes, field, expected):
+def test_each_bound_of_theorem_3_can_be_the_active_one(change, sizes, field, expected):
     got = sox(replace(PLAIN, **change), **{**SIZES, **sizes})
     assert getattr(got, field) == pytest.approx(expected)
 
@@ -94,7 +94,7 @@ def test_the_choice_meets_every_condition_of_the_proof():
     ("change", "exponent"),
     [({"epsilon": 1 / 2}, 4), ({"n": 2}, 1), ({"outer_batch": 2}, -1), ({"inner_batch": 2}, -1)],
 )
-def test_the_order_of_theorem_1(change, exponent):
+def test_the_order_of_theorem_3(change, exponent):
     # Noise in u alone, small enough to leave the start as it is.
     c = replace(PLAIN, zeta2=0.0, sigma2=1e-3, c_f=1e-3)
     sizes = {"n": 10**6, "outer_batch": 8, "inner_batch": 8, "epsilon": 1e-4, "gap": 1.0}
@@ -169,3 +169,34 @@ def test_among_splits_that_need_as_many_steps_the_most_even_is_taken():
     sizes = {"n": 1000, "epsilon": 100.0, "gap": 1.0}
     assert len({sox(c, outer_batch=b, inner_batch=32 - b, **sizes).steps for b in range(1, 32)}) == 1
     assert split_batch(32, constants=c, **sizes) == (16, 16)
+
+
+@pytest.mark.parametrize(("b1", "b2", "b3"), [(1, 1, 1), (2, 1, 2), (1, 2, 2), (2, 2, 1)])
+def test_the_variance_with_a_stochastic_f_by_enumeration(b1, b2, b3):
+    """Two rows; f'_i and the gradient of g_i each take two values, drawn with replacement and independently."""
+    outer, inner = ((0.5, -1.5), (1.0, 2.0)), ((1.0, 3.0), (-2.0, 0.5))
+    mean = lambda values: sum(values) / len(values)  # noqa: E731
+    variance = lambda values: mean([(x - mean(values)) ** 2 for x in values])  # noqa: E731
+    c = Constants(
+        c_f=max(abs(mean(pair)) for pair in outer),
+        l_f=1.0,
+        c_g=max(abs(mean(pair)) for pair in inner),
+        l_g=0.0,
+        sigma2=0.0,
+        zeta2=max(map(variance, inner)),
+        chi2=max(map(variance, outer)),
+    )
+
+    def row_estimates(i):
+        return [mean(f) * mean(g) for f in product(outer[i], repeat=b3) for g in product(inner[i], repeat=b2)]
+
+    batches = [mean(draw) for rows in product(range(2), repeat=b1) for draw in product(*map(row_estimates, rows))]
+    assert variance(batches) <= c.gradient_variance(b1, b2, b3)
+    assert mean(batches) == pytest.approx(mean([mean(f) * mean(g) for f, g in zip(outer, inner, strict=True)]))
+
+
+def test_the_samples_of_a_stochastic_f_enter_beta():
+    c = replace(PLAIN, chi2=0.5)
+    got = sox(c, **SIZES, outer_samples=4)
+    assert got.beta == pytest.approx(0.01**2 * 4 / (12 * ((1 + 0.5 / 4) * 2 + 0.5)))
+    assert sox(PLAIN, **SIZES, outer_samples=4) == sox(PLAIN, **SIZES)

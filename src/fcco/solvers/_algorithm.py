@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +15,25 @@ from fcco._checks import whole_number
 from fcco._rules import METHODS, SOX, Gamma, Method, Rule
 from fcco.optim import Projection
 from fcco.projections import Regulariser
+from fcco.solvers._chosen import (
+    SolveOptions,
+    Theorem,
+    choose_length,
+    choose_projected,
+    choose_sox,
+    choose_stages,
+    warn_if_out_of_reach,
+)
 from fcco.solvers._problem import Problem
-from fcco.solvers._settings import Accuracy, SOXBoost, Stage, StepSize, as_stages
-from fcco.theory import Constants, Parameters
+from fcco.solvers._settings import Accuracy, SOXBoost, Stage, as_stages
 
 # Only these methods use these fields of Accuracy.
-_USED_BY = {"mu": "sox-boost", "radius": "sox-boost", "diameter": "projected"}
+_USED_BY = {
+    "mu": ("sox-boost",),
+    "radius": ("sox-boost",),
+    "diameter": ("projected", "strongly-convex"),
+    "c_r": ("strongly-convex",),
+}
 _WITH_SAFEGUARD = ("sox", "sox-boost", "projected", "strongly-convex")
 
 
@@ -34,23 +46,6 @@ class GivenRule:
     def __call__(self, gamma: Gamma) -> Rule:
         """Return the rule, whatever gamma is."""
         return self.rule
-
-
-@dataclass(frozen=True, kw_only=True)
-class SolveOptions:
-    """The arguments of ``solve`` from which an algorithm is made. They are documented there."""
-
-    outer_batch: int
-    inner_batch: int
-    steps: int | None
-    lr: StepSize | None
-    beta: StepSize | None
-    gamma: Gamma | None
-    accuracy: Accuracy | None
-    projection: Projection | None
-    regulariser: Regulariser | None
-    estimate_all: bool
-    safeguard: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +69,7 @@ class Algorithm:
     estimate_all, safeguard : bool
         See ``solve``.
     convexifier : float
-        mu of the term mu/2 |w|^2 that the corollary of Theorem 2 adds to F, or 0.
+        mu of the term mu/2 |w|^2 that the corollary of Theorem 4 adds to F, or 0.
     """
 
     method: str
@@ -165,9 +160,11 @@ def _check_options(problem: Problem, name: str, options: SolveOptions) -> None:
     if options.accuracy is not None:
         if not isinstance(options.accuracy, Accuracy):
             raise TypeError(f"accuracy must be a fcco.solvers.Accuracy; got {options.accuracy!r}")
-        for field, user in _USED_BY.items():
-            if name != user and getattr(options.accuracy, field) is not None:
-                raise ValueError(f"Accuracy({field}=...) is only used by {user}: leave it out for {name}")
+        for field, users in _USED_BY.items():
+            if name not in users and getattr(options.accuracy, field) is not None:
+                raise ValueError(
+                    f"Accuracy({field}=...) is only used by {' and '.join(users)}: leave it out for {name}"
+                )
     if not options.safeguard and name not in _WITH_SAFEGUARD:
         raise ValueError(f"safeguard=False can only be used with {', '.join(_WITH_SAFEGUARD)}; got method {name}")
     if options.regulariser is not None and not isinstance(options.regulariser, Regulariser):
@@ -207,7 +204,7 @@ def _preset(method: Method) -> Maker:
             beta=options.beta if method.momentum else 1.0,
             gamma=options.gamma if "gamma" in method.rule_type.__dataclass_fields__ else 1.0,
         )
-        theorem = _theorem_1 if name == "sox" else None
+        theorem = choose_sox if name == "sox" else None
         rule = _sox(options) if name == "sox" else method.rule
         return _algorithm(name, rule, (_one_stage(problem, name, used, theorem),), options)
 
@@ -240,14 +237,14 @@ def _sox_boost(problem: Problem, name: str, options: SolveOptions, boost: SOXBoo
             raise ValueError("Accuracy(mu=...) chooses the stages: leave it out if SOXBoost(stages) is given")
         stages = as_stages(boost.stages)
     else:
-        stages = _theorem_2(problem, name, options, convexifier)
+        stages = choose_stages(problem, name, options, convexifier)
     return _algorithm(name, _sox(options), stages, options, pass_on=boost.pass_on, convexifier=convexifier)
 
 
 def _projected(problem: Problem, name: str, options: SolveOptions) -> Algorithm:
     if options.projection is None:
         raise ValueError("projected needs projection=, such as functools.partial(project_ball, radius=1.0)")
-    stage = _one_stage(problem, name, replace(options, beta=1.0), _theorem_3)
+    stage = _one_stage(problem, name, replace(options, beta=1.0), choose_projected)
     return _algorithm(name, _sox(options), (stage,), options)
 
 
@@ -258,11 +255,15 @@ def _strongly_convex(problem: Problem, name: str, options: SolveOptions) -> Algo
     if not regulariser.mu > 0:
         raise ValueError(f"strongly-convex needs a regulariser with mu > 0; got mu = {regulariser.mu!r}")
     schedule = theory.strongly_convex(n=problem.n, outer_batch=options.outer_batch, mu=regulariser.mu)
+    steps = options.steps
+    if steps is None:
+        steps = choose_length(problem, name, options, regulariser.mu)
     used = replace(
         options,
         beta=1.0,
         lr=schedule.lr if options.lr is None else options.lr,
         gamma=schedule.gamma if options.gamma is None else options.gamma,
+        steps=steps,
     )
     return _algorithm(name, _sox(options), (_one_stage(problem, name, used, None),), options)
 
@@ -284,9 +285,6 @@ def _algorithm(
     )
 
 
-Theorem = Callable[[Problem, str, SolveOptions, Accuracy], Parameters]
-
-
 def _one_stage(problem: Problem, name: str, options: SolveOptions, theorem: Theorem | None) -> Stage:
     """Return the given rates, completed by the theorem's."""
     values = {argument: getattr(options, argument) for argument in ("lr", "beta", "gamma", "steps")}
@@ -299,95 +297,8 @@ def _one_stage(problem: Problem, name: str, options: SolveOptions, theorem: Theo
             raise ValueError(f"{needs}, or accuracy=Accuracy(epsilon) so that the theorem can choose")
         chosen = theorem(problem, name, options, options.accuracy).scaled(options.accuracy.scale)
         values.update({argument: getattr(chosen, argument) for argument in missing})
-        _warn_if_out_of_reach(problem, options, options.accuracy, values["lr"], values["steps"])
+        warn_if_out_of_reach(problem, options, options.accuracy, values["lr"], values["steps"])
     return Stage(**values)
-
-
-def _warn_if_out_of_reach(
-    problem: Problem, options: SolveOptions, accuracy: Accuracy, lr: StepSize, steps: int
-) -> None:
-    """Warn if w cannot travel as far as a minimiser is away: F falls by at most C_f C_g for each unit of the way."""
-    c, gap = problem.constants, accuracy.gap
-    if gap is None and problem.optimum is not None and problem.is_exact:
-        gap = _gap(problem, accuracy, 0.0)
-    if c is None or gap is None or callable(lr):
-        return
-    reach = lr * steps * c.c_f * c.inner_slope(options.inner_batch)
-    distance = gap / (c.c_f * c.c_g)
-    if reach < distance:
-        warnings.warn(
-            f"{steps} steps with lr = {lr:.3g} move w by about {reach:.3g} at most, but F(start) - min F = {gap:.3g} "
-            f"means that a minimiser is at least {distance:.3g} away: take more steps, or Accuracy(scale=...)",
-            stacklevel=6,
-        )
-
-
-def _check_covered(theorem: str, options: SolveOptions, *arguments: str) -> None:
-    """Raise if a theorem would choose rates for something that it does not cover."""
-    for argument in arguments:
-        if getattr(options, argument) is not None:
-            raise ValueError(f"{theorem} does not cover a {argument}: give the step sizes yourself, or no {argument}=")
-
-
-def _theorem_1(problem: Problem, name: str, options: SolveOptions, accuracy: Accuracy) -> Parameters:
-    _check_covered("Theorem 1", options, "projection", "regulariser")
-    gap = _gap(problem, accuracy, 0.0)
-    return theory.sox(_constants(problem, name), gap=gap, **_sizes(problem, options, accuracy))
-
-
-def _theorem_2(problem: Problem, name: str, options: SolveOptions, convexifier: float) -> tuple[Stage, ...]:
-    accuracy = options.accuracy
-    if accuracy is None or (accuracy.mu is None and accuracy.radius is None):
-        raise ValueError(
-            "sox-boost needs accuracy=Accuracy(epsilon, mu=...), or Accuracy(epsilon, radius=...) if F is only convex, "
-            "or method=SOXBoost(stages)"
-        )
-    _check_covered("Theorem 2", options, "projection", "regulariser")
-    chosen = theory.sox_boost(
-        _constants(problem, name),
-        gap=_gap(problem, accuracy, convexifier),
-        mu=convexifier if accuracy.mu is None else accuracy.mu,
-        weight_decay=convexifier,
-        **_sizes(problem, options, accuracy),
-    )
-    return as_stages(stage.scaled(accuracy.scale) for stage in chosen)
-
-
-def _theorem_3(problem: Problem, name: str, options: SolveOptions, accuracy: Accuracy) -> Parameters:
-    if accuracy.diameter is None:
-        raise ValueError("projected needs Accuracy(diameter=...), the diameter of the set, for Theorem 3")
-    _check_covered("Theorem 3", options, "regulariser")
-    sizes = _sizes(problem, options, accuracy)
-    return theory.projected(_constants(problem, name), diameter=accuracy.diameter, **sizes)
-
-
-def _sizes(problem: Problem, options: SolveOptions, accuracy: Accuracy) -> dict[str, Any]:
-    return {
-        "n": problem.n,
-        "outer_batch": options.outer_batch,
-        "inner_batch": options.inner_batch,
-        "epsilon": accuracy.epsilon,
-    }
-
-
-def _constants(problem: Problem, name: str) -> Constants:
-    if problem.constants is None:
-        raise ValueError(
-            f"{name} cannot choose its step sizes from accuracy=, because {problem.name} has no constants: "
-            "fcco.theory.estimate_constants measures them"
-        )
-    return problem.constants
-
-
-def _gap(problem: Problem, accuracy: Accuracy, convexifier: float) -> float:
-    """Return F(start) - min F, or, if mu/2 |w|^2 is added to F, a bound on it."""
-    gap = accuracy.gap
-    if gap is None:
-        if problem.optimum is None or not problem.is_exact:
-            raise ValueError(f"Accuracy needs gap=, because {problem.name} does not know F(start) - min F")
-        with torch.no_grad():
-            gap = max(0.0, float(problem.value(problem.start) - problem.value(problem.optimum)))
-    return gap + convexifier / 2 * float(problem.start.square().sum())
 
 
 _MAKERS: Mapping[str, Maker] = {

@@ -76,14 +76,14 @@ class SOXBoost:
     Parameters
     ----------
     stages : iterable of Stage or of fcco.theory.Parameters, optional
-        Step sizes and length of every stage. By default Theorem 2 chooses them from the ``accuracy`` given to
+        Step sizes and length of every stage. By default Theorem 4 chooses them from the ``accuracy`` given to
         :func:`fcco.solve`.
     pass_on : {"last", "average", "random"}, default="last"
         The iterate that a stage hands to the next stage. The last stage hands it to the caller.
 
         - ``"last"`` is the last iterate, as Algorithm 2 says.
         - ``"random"`` is one of the T_k iterates, drawn uniformly, with the u and v that were estimated at it. The
-          proof of Theorem 2 is about this choice. The stage ends at that iterate, with a step of lr 0.
+          proof of Theorem 4 is about this choice. The stage ends at that iterate, with a step of lr 0.
         - ``"average"`` is the mean of the stage's iterates, with the last u and v. If F is convex, F at the average
           is no worse than at a random iterate. The proof's bounds on the errors of u and v do not cover this choice.
 
@@ -136,21 +136,26 @@ class Accuracy:
     Parameters
     ----------
     epsilon : float
-        The accuracy: of the norm of the gradient for Theorem 1, of F for Theorem 2, and of the primal-dual gap for
-        Theorem 3.
+        The accuracy. It bounds the norm of the gradient for Theorem 3, the excess of F for Theorem 4, the *weak*
+        primal-dual gap for Theorem 5, and both the excess of F + R and the squared distance to the minimiser for
+        Theorem 7.
     gap : float, optional
-        F(start) - min F, or an upper bound of it, for Theorems 1 and 2. It is computed if the problem knows its
+        F(start) - min F, or an upper bound of it, for Theorems 3 and 4. It is computed if the problem knows its
         optimum.
     mu : float, optional
-        A constant such that :math:`\|\nabla F\|^2 \ge 2 \mu (F - \min F)`, for Theorem 2.
+        A constant such that :math:`\|\nabla F\|^2 \ge 2 \mu (F - \min F)`, for Theorem 4.
     radius : float, optional
-        A bound on the norm of a minimiser, for the corollary of Theorem 2. It takes the place of ``mu`` if F is only
+        A bound on the norm of a minimiser, for the corollary of Theorem 4. It takes the place of ``mu`` if F is only
         convex.
     diameter : float, optional
-        The diameter of the set that is projected onto, for Theorem 3.
+        The diameter of the set that is projected onto, for Theorems 5 and 7.
     scale : float, default=1.0
         A factor for practice: the theorem's rates are multiplied by it, and its number of steps is divided by it. See
-        :meth:`fcco.theory.Parameters.scaled`. The guarantee of the theorem holds for ``scale=1`` only.
+        :meth:`fcco.theory.Parameters.scaled`. The rates of Theorem 7 stay as they are. The guarantee of the theorem
+        holds for ``scale=1`` only.
+    c_r : float, optional
+        A Lipschitz constant of the regulariser on the set, for Theorem 7. For mu/2 |w|^2, it is mu times the largest
+        norm in the set.
 
     Raises
     ------
@@ -162,7 +167,7 @@ class Accuracy:
     Examples
     --------
     >>> Accuracy(0.1, mu=0.5)
-    Accuracy(epsilon=0.1, gap=None, mu=0.5, radius=None, diameter=None, scale=1.0)
+    Accuracy(epsilon=0.1, gap=None, mu=0.5, radius=None, diameter=None, scale=1.0, c_r=None)
     """
 
     epsilon: float
@@ -171,12 +176,13 @@ class Accuracy:
     radius: float | None = None
     diameter: float | None = None
     scale: float = 1.0
+    c_r: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None or field.name in ("epsilon", "scale"):
-                check = non_negative if field.name == "gap" else positive
+                check = non_negative if field.name in ("gap", "c_r") else positive
                 object.__setattr__(self, field.name, check(field.name, value))
         if self.mu is not None and self.radius is not None:
             raise ValueError(

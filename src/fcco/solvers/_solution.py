@@ -57,10 +57,10 @@ class Solution:
     Attributes
     ----------
     weights : Tensor
-        The last iterate w^T. Theorem 1 is about the iterates, and SOX-boost returns the one that its last stage
+        The last iterate w^T. Theorem 3 is about the iterates, and SOX-boost returns the one that its last stage
         passes on.
     average : Tensor
-        The mean of w^0 ... w^{T-1}, which Theorems 3 and 4 are about. If there are several stages, it is the mean over
+        The mean of w^0 ... w^{T-1}, which Theorems 5 and 7 are about. If there are several stages, it is the mean over
         the last stage.
     history : dict of str to list of float
         Columns of equal length, so that ``pandas.DataFrame(solution.history)`` is a table. Each row describes the

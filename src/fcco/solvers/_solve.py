@@ -15,8 +15,9 @@ from fcco._extras import progress_bar
 from fcco._rules import Gamma, Rule
 from fcco.optim import Projection
 from fcco.projections import Regulariser
-from fcco.solvers._algorithm import SolveOptions, make_algorithm
+from fcco.solvers._algorithm import make_algorithm
 from fcco.solvers._checkpoint import Checkpoint, CheckpointFile, check_writable, deferred_interrupts, identify
+from fcco.solvers._chosen import SolveOptions
 from fcco.solvers._problem import Problem
 from fcco.solvers._settings import Accuracy, SOXBoost, StepSize
 from fcco.solvers._solution import Solution, SolverState
@@ -134,16 +135,18 @@ def solve(
     ``scgd``, ``nasa``  update all n rows of u in every step, which costs ``n * inner_batch`` samples
     ``soap``, ``moap``  update the sampled rows of u; MOAP decays the other rows
     ``bsgd``            has no u
-    ``sox``             Algorithm 1. Theorem 1 chooses all four rates from ``Accuracy(epsilon)``, where epsilon is the
+    ``sox``             Algorithm 1. Theorem 3 chooses all four rates from ``Accuracy(epsilon)``, where epsilon is the
                         norm of the gradient
-    ``sox-boost``       Algorithm 2: SOX in stages, which carry over w, u and v. Theorem 2 chooses the stages from
+    ``sox-boost``       Algorithm 2: SOX in stages, which carry over w, u and v. Theorem 4 chooses the stages from
                         ``Accuracy(epsilon, mu=...)``, where epsilon is the excess of F. If F is only convex,
                         ``Accuracy(epsilon, radius=...)`` minimises the corollary's F + mu/2 \|w\|^2 with
                         mu = 2 epsilon / radius^2, and the excess of F is then at most 2 epsilon
-    ``projected``       SOX without momentum over a convex set. Theorem 3, which is about the average of the iterates,
-                        chooses from ``Accuracy(epsilon, diameter=...)``
-    ``strongly-convex`` SOX without momentum on F + R. Theorem 4, which is about the average of the iterates, chooses
-                        lr = 1 / (mu (t + 1)) and gamma = 1 / (1 + B1/n (t + 1)). You choose ``steps``
+    ``projected``       SOX without momentum over a convex set. Theorem 5, which is about the average of the iterates,
+                        chooses from ``Accuracy(epsilon, diameter=...)``. Its epsilon is a *weak* primal-dual gap,
+                        max E[L(w_T, .) - L(., pi_T)], which does not bound the excess of F (see the notes)
+    ``strongly-convex`` SOX without momentum on F + R. Theorem 7, which is about the average of the iterates, chooses
+                        lr = 1 / (mu (t + 1)) and gamma = 1 / (1 + B1/n (t + 1)), and ``steps`` from
+                        ``Accuracy(epsilon, diameter=..., c_r=...)``, where epsilon is the excess of F + R
     =================== ===============================================================================================
 
     SCGD, SOAP, BSGD, ``projected`` and ``strongly-convex`` have no momentum.
@@ -152,11 +155,18 @@ def solve(
     called twice in each step with the same state of the generator. Both calls count as inner evaluations.
 
     v starts at 0. A row u_i starts at the first estimate of g_i, when row i is first drawn; for MOAP it starts at 0.
-    The theorems assume an estimate of every row at the start, as ``estimate_all=True`` makes it.
+    The theorems assume an estimate of every row at the start, as ``estimate_all=True`` makes it. Theorem 4 is proved
+    for stages that pass on a random iterate; by default, as in Algorithm 2, they pass on the last one
+    (:class:`solvers.SOXBoost`).
+
+    Theorems are numbered as in the extended version of the paper. There, Theorem 5 corrects Theorem 3 of the
+    proceedings, which promised the strong primal-dual gap and thereby the excess of F: in its proof the maximiser over
+    the dual variables depends on the draws. An argument that you give (``steps``, ``lr``, ``beta`` or ``gamma``)
+    replaces what the theorem chooses, and the theorem's guarantee is then lost.
 
     References
     ----------
-    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022.
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, extended version.
 
     Examples
     --------

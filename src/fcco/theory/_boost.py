@@ -1,4 +1,4 @@
-"""Theorem 2: SOX-boost, whose stages halve the objective gap under the Polyak-Lojasiewicz condition."""
+"""Theorem 4: SOX-boost, whose stages halve the objective gap under the Polyak-Lojasiewicz condition."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ def boost_constants(constants: Constants, *, inner_batch: int, weight_decay: flo
     >>> boost_constants(plain, inner_batch=1)
     BoostConstants(c_1=1.0, c_2_squared=2.0, c_3_squared=40.0, c_4=0.05555555555555555, c_5=24.0)
     """
+    constants.check_exact_outer("Theorem 4")
     c, slope = constants, constants.inner_slope(whole_number("inner_batch", inner_batch))
     smoothness = c.smoothness + non_negative("weight_decay", weight_decay)
     return BoostConstants(
         c_1=slope,
-        c_2_squared=2 * c.gradient_noise,
+        c_2_squared=2 * c.gradient_variance(1, 1),
         c_3_squared=40 * (c.l_f * slope) ** 2 * c.sigma2,
         c_4=smallest((1, 4 * smoothness), (1, 18 * c.l_f * slope * c.c_g)),
         c_5=24 * (c.l_f * slope) ** 2,
@@ -85,7 +86,7 @@ def sox_boost(
     mu: float,
     weight_decay: float = 0.0,
 ) -> tuple[Parameters, ...]:
-    r"""Return the stages of Theorem 2: SOX-boost, after which :math:`E[F(w) - F^*] \le \epsilon`.
+    r"""Return the stages of Theorem 4: SOX-boost, after which :math:`E[F(w) - F^*] \le \epsilon`.
 
     Stage k halves :math:`\varepsilon_k`, which bounds the objective gap and :math:`C_4` times the error of v and u:
 
@@ -140,7 +141,7 @@ def sox_boost(
     Some of the formulas differ from the paper's. Its proof has three errors, and the above is what its argument gives
     without them:
 
-    - It needs :math:`\gamma \le \frac{5 n}{3 B_1} \beta` (Theorem 1), and then takes twice that.
+    - It needs :math:`\gamma \le \frac{5 n}{3 B_1} \beta` (Theorem 3), and then takes twice that.
     - It loses a factor 4 when it telescopes the noise of u.
     - It has one :math:`C_4` too many in the fourth term of :math:`\eta_k`.
 
@@ -213,7 +214,7 @@ def convexifier(epsilon: float, radius: float) -> float:
 
     References
     ----------
-    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, Corollary 1.
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, extended version, Corollary 1.
 
     Examples
     --------

@@ -26,6 +26,8 @@ class Constants:
         :math:`\sigma^2`, the variance of the value of one inner sample.
     zeta2 : float
         :math:`\zeta^2`, the variance of the gradient of one inner sample.
+    chi2 : float, default=0.0
+        :math:`\chi^2`, the variance of the gradient of one sample of f_i, if f_i is itself an expectation.
 
     Raises
     ------
@@ -47,6 +49,7 @@ class Constants:
     l_g: float
     sigma2: float
     zeta2: float
+    chi2: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -65,10 +68,22 @@ class Constants:
         r"""Return :math:`C_1 = (C_g^2 + \zeta^2 / B_2)^{1/2}`, the root mean square of an estimated inner gradient."""
         return math.sqrt(self.c_g**2 + self.zeta2 / inner_batch)
 
-    @property
-    def gradient_noise(self) -> float:
-        r""":math:`C_f^2 (\zeta^2 + C_g^2)`, which divided by min(B1, B2) bounds the variance of a batch's gradient."""
-        return self.c_f**2 * (self.zeta2 + self.c_g**2)
+    def gradient_variance(self, outer_batch: int, inner_batch: int, outer_samples: int = 1) -> float:
+        r"""Return a bound on the variance of a batch's gradient.
+
+        It is :math:`C_f^2 (\zeta^2 + C_g^2) / \min(B_1, B_2)`. If the gradient of f_i is the mean of B3 samples, it is
+        :math:`[(C_f^2 + \chi^2 / B_3) (\zeta^2 + C_g^2) + \chi^2 C_g^2] / \min(B_1, B_2, B_3)`.
+        """
+        inner = self.zeta2 + self.c_g**2
+        if self.chi2 == 0:
+            return self.c_f**2 * inner / min(outer_batch, inner_batch)
+        outer = self.c_f**2 + self.chi2 / outer_samples
+        return (outer * inner + self.chi2 * self.c_g**2) / min(outer_batch, inner_batch, outer_samples)
+
+    def check_exact_outer(self, theorem: str) -> None:
+        """Raise a ValueError if f is stochastic, which only Theorem 3 covers."""
+        if self.chi2 > 0:
+            raise ValueError(f"{theorem} does not cover a stochastic f: chi2 must be 0; got {self.chi2!r}")
 
 
 @dataclass(frozen=True)

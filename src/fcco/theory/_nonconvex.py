@@ -1,4 +1,4 @@
-"""Theorem 1: SOX finds a stationary point of a smooth function. The batch split follows from it."""
+"""Theorem 3: SOX finds a stationary point of a smooth function. The batch split follows from it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from fcco.theory._constants import Constants, Parameters, smallest, whole_steps
 
 
 @within_floats
-def sox(constants: Constants, *, n: int, outer_batch: int, inner_batch: int, epsilon: float, gap: float) -> Parameters:
-    r"""Return the parameters of Theorem 1, with which :math:`\frac 1 T \sum_t E \|\nabla F(w_t)\|^2 \le \epsilon^2`.
+def sox(
+    constants: Constants,
+    *,
+    n: int,
+    outer_batch: int,
+    inner_batch: int,
+    epsilon: float,
+    gap: float,
+    outer_samples: int = 1,
+) -> Parameters:
+    r"""Return the parameters of Theorem 3, with which :math:`\frac 1 T \sum_t E \|\nabla F(w_t)\|^2 \le \epsilon^2`.
 
     .. math::
         \beta = \min\{\tfrac{\min(B_1, B_2) \epsilon^2}{12 C_f^2 (\zeta^2 + C_g^2)}, \tfrac 2 7\} \quad
@@ -35,6 +44,9 @@ def sox(constants: Constants, *, n: int, outer_batch: int, inner_batch: int, eps
         Norm of the gradient to reach.
     gap : float
         F(w_1) - F*, or an upper bound of it.
+    outer_samples : int, default=1
+        B3, the number of samples from which the gradient of a stochastic f_i is estimated. It matters only if
+        ``constants.chi2`` is positive.
 
     Returns
     -------
@@ -56,10 +68,14 @@ def sox(constants: Constants, *, n: int, outer_batch: int, inner_batch: int, eps
     The paper states T as a maximum of six terms, which is this T written out. The weight of :math:`\Xi_t` in its
     Lyapunov function lacks a factor n, which its :math:`\Lambda` has.
 
+    If f_i is stochastic, L_f must be a Lipschitz constant of the gradient of its samples, and
+    :math:`C_f^2 (\zeta^2 + C_g^2) / \min(B_1, B_2)` becomes :meth:`Constants.gradient_variance`. The paper's own
+    expression for it (in the appendix "Extensions") lacks a bracket: as printed, its terms have different units.
+
     References
     ----------
-    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, Theorem 1 and the end of
-    its proof.
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, extended version,
+    Theorem 3 and the end of its proof.
 
     Examples
     --------
@@ -70,8 +86,8 @@ def sox(constants: Constants, *, n: int, outer_batch: int, inner_batch: int, eps
     n, outer_batch, inner_batch = batches(n, outer_batch, inner_batch)
     epsilon, gap = positive("epsilon", epsilon), non_negative("gap", gap)
     c, slope = constants, constants.inner_slope(inner_batch)
-    smaller = min(outer_batch, inner_batch)
-    beta = smallest((smaller * epsilon**2, 12 * c.gradient_noise), (2, 7))
+    variance = c.gradient_variance(outer_batch, inner_batch, whole_number("outer_samples", outer_samples))
+    beta = smallest((epsilon**2, 12 * variance), (2, 7))
     tracking = (inner_batch * epsilon**2, 240 * (c.l_f * slope) ** 2 * c.sigma2)
     gamma = smallest(tracking, (1, 5), (5 * n * beta, 3 * outer_batch))
     lr = smallest((beta, 4 * c.smoothness), (gamma * outer_batch, 30 * c.l_f * n * slope * c.c_g))
@@ -92,7 +108,7 @@ def tracking_error(
     direction2: float,
     moved2: float = 0.0,
 ) -> float:
-    r"""Return the bound of Lemma 1 on the expected error of the table after a step.
+    r"""Return the bound of Lemma 2 on the expected error of the table after a step.
 
     .. math::
         (1 - \tfrac{\gamma B_1}{4 n}) \Xi_t + \tfrac{5 n \eta^2 C_g^2}{\gamma B_1} E \|v_t\|^2
@@ -141,7 +157,7 @@ def tracking_error(
 
     References
     ----------
-    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, Lemma 1.
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, extended version, Lemma 2.
 
     Examples
     --------
@@ -162,7 +178,7 @@ def tracking_error(
 def split_batch(budget: int, *, n: int, constants: Constants | None = None, **target: Any) -> tuple[int, int]:
     r"""Return the B1 and B2 with B1 + B2 = ``budget`` and B1 <= n that need the fewest iterations.
 
-    Without constants, the order of Theorem 1, :math:`\max\{\frac{n}{B_1 B_2}, \frac{1}{\min(B_1, B_2)}\}`, decides. It
+    Without constants, the order of Theorem 3, :math:`\max\{\frac{n}{B_1 B_2}, \frac{1}{\min(B_1, B_2)}\}`, decides. It
     gives the paper's half and half wherever n allows it. With constants, the theorem's number of steps decides, in
     which terms of B1 or B2 alone can shift the balance. Among equally good splits, the most even one is returned.
 
@@ -191,7 +207,8 @@ def split_batch(budget: int, *, n: int, constants: Constants | None = None, **ta
 
     References
     ----------
-    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, the remark to Theorem 1.
+    Wang and Yang, *Finite-Sum Coupled Compositional Stochastic Optimization*, ICML 2022, extended version,
+    the remark to Theorem 3.
 
     Examples
     --------

@@ -20,6 +20,7 @@ from fcco.theory import (
     sox_boost,
     split_batch,
     strongly_convex,
+    strongly_convex_steps,
 )
 
 EXAMPLES = """examples:
@@ -34,7 +35,9 @@ _CONSTANTS = {
     "l_g": "L_g: the gradient of g_i is L_g-Lipschitz",
     "sigma2": "variance of one inner sample's value",
     "zeta2": "variance of one inner sample's gradient",
+    "chi2": "variance of the gradient of one sample of f_i, if f_i is stochastic",
 }
+_OPTIONAL = {"mu": "Theorems 4 and 7", "radius": "the corollary", "diameter": "Theorem 5 and the steps of Theorem 7"}
 _SYMBOLS = {"c_1": "C_1", "c_2_squared": "C_2^2", "c_3_squared": "C_3^2", "c_4": "C_4", "c_5": "C_5"}
 
 
@@ -47,11 +50,16 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--b2", type=int, required=True, help="B2, the inner batch size for each outer example")
     parser.add_argument("--epsilon", type=float, required=True, help="accuracy to reach")
     for name, meaning in _CONSTANTS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=1.0, help=f"{meaning} (default: 1)")
+        default = 0.0 if name == "chi2" else 1.0
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=float, default=default, help=f"{meaning} (default: {default:g})"
+        )
+    parser.add_argument("--b3", type=int, default=1, help="B3, the samples of a stochastic f_i (default: 1)")
     parser.add_argument("--gap", type=float, default=1.0, help="F(w_1) - F* (default: 1)")
-    parser.add_argument("--mu", type=float, help="modulus of strong convexity, for Theorems 2 and 4")
+    parser.add_argument("--mu", type=float, help="modulus of strong convexity, for Theorems 4 and 7")
     parser.add_argument("--radius", type=float, help="bound on the norm of an optimum, for the corollary on convex F")
-    parser.add_argument("--diameter", type=float, help="diameter of the set that is projected onto, for Theorem 3")
+    parser.add_argument("--diameter", type=float, help="diameter of the set, for Theorems 5 and 7")
+    parser.add_argument("--c-r", type=float, help="Lipschitz constant of R (default: mu times the diameter)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -76,23 +84,37 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
     constants = Constants(**{name: getattr(args, name) for name in _CONSTANTS})
     sizes: dict[str, Any] = {"n": args.n, "outer_batch": args.b1, "inner_batch": args.b2, "epsilon": args.epsilon}
     found: dict[str, Any] = {"constants": asdict(constants), "smoothness": constants.smoothness}
-    found["boost_constants"] = asdict(boost_constants(constants, inner_batch=args.b2))
-    found["theorem_1"] = asdict(sox(constants, gap=args.gap, **sizes))
-    best = split_batch(args.b1 + args.b2, n=args.n, constants=constants, epsilon=args.epsilon, gap=args.gap)
+    found["sox"] = asdict(sox(constants, gap=args.gap, outer_samples=args.b3, **sizes))
+    target = {"epsilon": args.epsilon, "gap": args.gap, "outer_samples": args.b3}
+    best = split_batch(args.b1 + args.b2, n=args.n, constants=constants, **target)
     found["best_split"] = dict(zip(("outer_batch", "inner_batch"), best, strict=True))
+    found["table_1"] = [{**asdict(entry), "samples": entry.samples} for entry in complexities(mu=args.mu, **sizes)]
+    if constants.chi2 == 0:
+        found.update(_exact_outer(args, constants, sizes))
+    return found
+
+
+def _exact_outer(args: argparse.Namespace, constants: Constants, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of the theorems that do not cover a stochastic f."""
+    found: dict[str, Any] = {"boost_constants": asdict(boost_constants(constants, inner_batch=args.b2))}
     if args.mu is not None and args.mu <= constants.smoothness:
-        found["theorem_2"] = _stages(sox_boost(constants, gap=args.gap, mu=args.mu, **sizes))
+        found["sox_boost"] = _stages(sox_boost(constants, gap=args.gap, mu=args.mu, **sizes))
     if args.radius is not None:
         mu = convexifier(args.epsilon, args.radius)
         # If the start is no longer than the radius, mu/2 |w_1|^2 adds at most epsilon to the gap.
         stages = sox_boost(constants, gap=args.gap + args.epsilon, mu=mu, weight_decay=mu, **sizes)
         found["corollary"] = {"mu": mu, **_stages(stages)}
     if args.diameter is not None:
-        found["theorem_3"] = asdict(projected(constants, diameter=args.diameter, **sizes))
+        found["projected"] = asdict(projected(constants, diameter=args.diameter, **sizes))
     if args.mu is not None:
         schedule = strongly_convex(n=args.n, outer_batch=args.b1, mu=args.mu)
-        found["theorem_4"] = [{"t": t, "lr": schedule.lr(t), "gamma": schedule.gamma(t)} for t in (0, 10, 100, 1000)]
-    found["table_1"] = [{**asdict(entry), "samples": entry.samples} for entry in complexities(mu=args.mu, **sizes)]
+        at = (0, 10, 100, 1000)
+        found["strongly_convex"] = [{"t": t, "lr": schedule.lr(t), "gamma": schedule.gamma(t)} for t in at]
+    if args.mu is not None and args.diameter is not None:
+        c_r = args.mu * args.diameter if args.c_r is None else args.c_r
+        found["strongly_convex_steps"] = strongly_convex_steps(
+            constants, mu=args.mu, c_r=c_r, diameter=args.diameter, **sizes
+        )
     return found
 
 
@@ -117,7 +139,8 @@ def _lines(args: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
     yield f"n = {args.n:,}, B1 = {args.b1:,}, B2 = {args.b2:,}, epsilon = {args.epsilon:g}, gap = {args.gap:g}"
     yield ", ".join(f"{name} = {value:g}" for name, value in found["constants"].items())
     yield f"L_F = {found['smoothness']:g}"
-    yield ", ".join(f"{_SYMBOLS[name]} = {value:g}" for name, value in found["boost_constants"].items())
+    if "boost_constants" in found:
+        yield ", ".join(f"{_SYMBOLS[name]} = {value:g}" for name, value in found["boost_constants"].items())
     yield ""
     yield "Parameters"
     names = [field.name for field in fields(Parameters)]
@@ -134,27 +157,33 @@ def _lines(args: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
 
 def _parameters(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a label and the parameters of every theorem that applies."""
-    yield "Theorem 1, SOX", found["theorem_1"]
-    for key, label in {"theorem_2": "Theorem 2, SOX-boost", "corollary": "Corollary, SOX-boost"}.items():
+    yield "Theorem 3, SOX", found["sox"]
+    for key, label in {"sox_boost": "Theorem 4, SOX-boost", "corollary": "Corollary, SOX-boost"}.items():
         for k, stage in enumerate(found.get(key, {}).get("stages", ()), start=1):
             yield f"{label}, stage {k}", stage
-    if "theorem_3" in found:
-        yield "Theorem 3, projected SOX", found["theorem_3"]
-    for step in found.get("theorem_4", ()):
-        yield f"Theorem 4, at step {step['t']}", {"beta": 1.0, "steps": None, **step}
+    if "projected" in found:
+        yield "Theorem 5, projected SOX", found["projected"]
+    for step in found.get("strongly_convex", ()):
+        yield f"Theorem 7, at step {step['t']}", {"beta": 1.0, "steps": None, **step}
 
 
 def _remarks(args: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
     budget, split = args.b1 + args.b2, found["best_split"]
-    yield f"  Best split of {budget:,} by Theorem 1: B1 = {split['outer_batch']:,}, B2 = {split['inner_batch']:,}."
-    for key, label in {"theorem_2": "Theorem 2", "corollary": "Corollary"}.items():
+    yield f"  Best split of {budget:,} by Theorem 3: B1 = {split['outer_batch']:,}, B2 = {split['inner_batch']:,}."
+    for key, label in {"sox_boost": "Theorem 4", "corollary": "Corollary"}.items():
         if key in found:
             yield f"  {label}: {found[key]['steps']:,} steps in total."
-    if args.mu is not None and "theorem_2" not in found:
+    if args.mu is not None and args.chi2 == 0 and "sox_boost" not in found:
         limit = f"{found['smoothness']:g}"
-        yield f"  Theorem 2 does not apply: mu of F cannot exceed L_F = {limit}. Theorem 4 takes mu as that of R."
+        yield f"  Theorem 4 does not apply: mu of F cannot exceed L_F = {limit}. Theorem 7 takes mu as that of R."
+    if "strongly_convex_steps" in found:
+        yield f"  Theorem 7: {found['strongly_convex_steps']:,} steps in total."
     if "corollary" in found:
         yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then minimised up to 2 epsilon."
-    for option, theorems in {"mu": "Theorems 2 and 4", "radius": "the corollary", "diameter": "Theorem 3"}.items():
+    for option, theorems in {
+        "mu": "Theorems 4 and 7",
+        "radius": "the corollary",
+        "diameter": "Theorem 5 and the steps of Theorem 7",
+    }.items():
         if getattr(args, option) is None:
             yield f"  To include {theorems}, give --{option}."
