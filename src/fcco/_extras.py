@@ -61,6 +61,22 @@ def import_extra(module: str, what: str, extra: str = "reproduce") -> Any:
         raise ImportError(message, name=missing.name) from missing
 
 
+def new_axes(what: str) -> Any:
+    """Return the axes of a new figure of matplotlib's pyplot.
+
+    Parameters
+    ----------
+    what : str
+        What needs the axes, for the message.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    """
+    return import_extra("matplotlib.pyplot", what, "plot").subplots()[1]
+
+
 @contextmanager
 def progress_bar(shown: bool, total: int, initial: int, label: str) -> Iterator[Callable[[int], Any]]:
     """Show the progress of a loop on stderr.

@@ -203,7 +203,7 @@ def test_is_reproducible_clones_and_pickles(method: str) -> None:
     np.testing.assert_array_equal(model.components_, again.components_)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).transform(x), model.transform(x))
     assert len(model.loss_curve_) == model.n_iter_ == 3
-    assert len(model.plot().lines) == 1
+    assert len(model.plot_loss().lines) == 1
 
 
 @quiet

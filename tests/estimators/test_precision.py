@@ -641,10 +641,11 @@ def test_fits_where_gradients_are_off(start, data):
 
 
 def test_prints_what_it_does(data, capsys):
-    AveragePrecisionClassifier(max_iter=2, verbose=1).fit(*data)
-    printed = capsys.readouterr().out
-    for temperature in ("0.25", "0.0625"):
-        assert f"[AveragePrecisionClassifier at temperature {temperature}] pass    1  objective" in printed
+    ranker = AveragePrecisionClassifier(max_iter=2, verbose=1).fit(*data)
+    lines = [line.split("\r")[-1] for line in capsys.readouterr().err.split("\n")[:-1]]
+    for line, temperature, value in zip(lines, ("0.25", "0.0625"), ranker.loss_curve_[1::2], strict=True):
+        assert line.startswith(f"AveragePrecisionClassifier at temperature {temperature}: 100%")
+        assert f"objective {value:.6g}]" in line
 
 
 def test_the_objective_is_tracked(data):

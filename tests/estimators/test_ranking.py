@@ -1,6 +1,7 @@
 """PNormPushClassifier and AveragePrecisionClassifier: what they minimise, scikit-learn's contract, degenerate data."""
 
 import pickle
+import sys
 import warnings
 
 import numpy as np
@@ -194,7 +195,9 @@ def test_warns_and_prints(kind, method, data, capsys):
     ranker = kind(method=method, max_iter=2, verbose=1, random_state=0)
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
         ranker.fit(x, y)
-    assert f"[{kind.__name__}] pass    2  objective" in capsys.readouterr().out
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert last.startswith(f"{kind.__name__}: 100%")
+    assert f"objective {ranker.loss_curve_[-1]:.6g}]" in last
     assert len(ranker.loss_curve_) == ranker.n_iter_ == 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -220,13 +223,15 @@ def test_works_with_scikit_learns_tools(data):
     np.testing.assert_array_equal(again.predict(frame), ranker.predict(frame))
 
 
-def test_plot(data):
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+def test_plot_loss(data, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
     ranker = PNormPushClassifier().fit(*data)
-    assert list(ranker.plot().lines[0].get_ydata()) == ranker.loss_curve_
+    assert list(ranker.plot_loss().lines[0].get_ydata()) == ranker.loss_curve_
     with pytest.raises(NotFittedError):
-        PNormPushClassifier().plot()
+        PNormPushClassifier().plot_loss()
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"plot_loss needs matplotlib: pip install 'fcco\[plot\]'"):
+        ranker.plot_loss()
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*NCA did not converge:sklearn.e
 
 EXCEPTIONS = {
     "test_toy_example_collapse_points": "reads the loss from `_loss_grad_lbfgs`; see test_nca.py for the collapse",
+    "test_verbose": "reads the table that scikit-learn prints; ours shows a bar, with what `loss_curve_` holds",
     "test_finite_differences": "differentiates `_loss_grad_lbfgs`; see test_nca.py for our gradient",
 }
 

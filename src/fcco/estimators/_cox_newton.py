@@ -34,9 +34,7 @@ class Fit:
     endless: Array | None  # the direction in which the likelihood rises for ever
 
 
-def newton(
-    objective: Likelihood, start: Array, *, max_iter: int, tol: float, report: Callable[[int, float], None]
-) -> Fit:
+def newton(objective: Likelihood, start: Array, *, max_iter: int, tol: float, report: Callable[[float], None]) -> Fit:
     """Minimise the objective by Newton's method with step-halving.
 
     Directions in which no risk set varies (constant or collinear features) are left alone: of all minima it is the
@@ -49,7 +47,7 @@ def newton(
         max_iter: how many Hessians at most.
         tol: stop when the next step would raise the log-likelihood, of all events together, by less (if events weigh
             less than 1 on average, as if they weighed 1), or by little where it rises for ever.
-        report: is told the number, from 1, and the objective of each iterate.
+        report: is told the objective of each iterate.
     """
     # Small weights make for a small likelihood, which is not to end any sooner.
     scale = max(objective.events, float(objective.event.sum()))
@@ -61,7 +59,7 @@ def newton(
     curve: list[float] = []
     while True:
         curve.append(point.value)
-        report(len(curve), point.value)
+        report(point.value)
         step = basis @ _solve(basis.T @ point.hessian @ basis, -(basis.T @ point.gradient))
         rise = -0.5 * scale * float(point.gradient @ step)
         converged = rise <= tol or (rise <= _NO_GAIN and _rises_for_ever(objective, step))

@@ -95,7 +95,8 @@ _SHARED = {
     random_state : int, RandomState or None, default=None
         Seed of the batches.
     verbose : int or bool, default=0
-        Whether to print the objective after each iteration, and how long anything took to compile.""",
+        Whether to show a progress bar with the objective, as ``loss_curve_`` has it, and to print how long anything
+        took to compile.""",
     "{shared attributes}": """\
     n_iter_ : int
         Number of iterations.
@@ -181,7 +182,7 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
             w = before if task.value(before, self.alpha) <= task.value(w, self.alpha) else w
         name = type(self).__name__
         progress = Progress.of(self, name, float(self.tol))
-        with compiling(name, self.verbose):
+        with compiling(name, self.verbose), progress:
             w = self._minimise(task, w, progress)
         self.coef_ = w.astype(task.x.dtype)
         self.loss_curve_, self.n_iter_ = progress.curve, len(progress.curve)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -91,7 +90,8 @@ class NeighborhoodComponentsAnalysis(
     callback : callable or None
         Called after each iteration with A, flat, and the number of iterations.
     verbose : int
-        Print a line for each iteration, with the sum of all p_i as ``loss_curve_`` has it.
+        Whether to show a progress bar with the objective, as ``loss_curve_`` has it; scikit-learn prints a line for
+        each iteration, with the sum of all p_i. How long anything took to compile is printed too.
     random_state : int, RandomState or None
         Of the order of rows, and of a random start.
     method : {"auto", "exact", "sox", "soap", "moap", "bsgd"}
@@ -220,15 +220,12 @@ class NeighborhoodComponentsAnalysis(
         self._fit_began = time.perf_counter()
         resumed = self.warm_start and hasattr(self, "components_")
         start = self.components_ if resumed else begin(self, x, label, init)
-        fit = Fit(self, x, label, start, self.random_state_)
-        with compiling(type(self).__name__):
+        fit, name = Fit(self, x, label, start, self.random_state_), type(self).__name__
+        with compiling(name, self.verbose), fit.bar:
             settled = self._descend(fit, resumed)
         self.components_ = fit.run.a
-        name = type(self).__name__
         for doubt in self._doubts(fit, settled):
             warn_user(f"[{name}] NCA did not converge: {doubt}")
-        if self.verbose:
-            print(f"[{name}] Training took {time.perf_counter() - self._fit_began:8.2f}s.")
         return self
 
     def transform(self, X: Any) -> Array:  # noqa: N803 (scikit-learn's)
@@ -241,10 +238,8 @@ class NeighborhoodComponentsAnalysis(
         """Iterate until the objective settles, or max_iter times; whether it settled."""
         self.loss_curve_, self.n_iter_ = [], 0
         if self._compares_pairs():
-            self._print_header()
             return self._iterate_pairs(fit, resumed)
         fit.choose_step(_STEPS[-1:] if resumed else _STEPS)
-        self._print_header()
         return self._iterate(fit)
 
     def _compares_pairs(self) -> bool:
@@ -255,12 +250,12 @@ class NeighborhoodComponentsAnalysis(
 
         def note(value: float, a: Array) -> bool:
             nonlocal settled
-            self._record(value, a, n)
+            self._record(fit, value, a)
             settled = settles(value)
             return settled or self._is_late()
 
         def note_start(value: float, a: Array) -> bool:
-            self._record(value, a, n)
+            self._record(fit, value, a)
             return self._is_late()
 
         sampled, full = share_out(n, self.max_iter, exact=self.method == "exact")
@@ -279,7 +274,7 @@ class NeighborhoodComponentsAnalysis(
         value, fit.run.a[:] = minimise(fit, start, full, note, reach, kind)
         fit.check_finite(value, self.n_iter_ + 1)
         if not self.loss_curve_:  # it began at an optimum
-            self._record(value, fit.run.a, n)
+            self._record(fit, value, fit.run.a)
             return True
         # Where it ends by itself, no step along the gradient lowers the objective.
         ended_itself = self.n_iter_ < planned and not self._is_late()
@@ -302,7 +297,7 @@ class NeighborhoodComponentsAnalysis(
         stall, count = Stall(self.n_iter_no_change), 0
         while self.n_iter_ < self.max_iter:
             value = fit.iterate(self.n_iter_, self.max_iter, count)
-            self._record(value, fit.run.a, len(fit.rows.label))
+            self._record(fit, value, fit.run.a)
             if stalls(stall, value, self.tol):
                 count += 1
                 if count == _STALLS:
@@ -311,20 +306,10 @@ class NeighborhoodComponentsAnalysis(
                 break
         return self.tol == 0
 
-    def _print_header(self) -> None:
-        self._began = time.perf_counter()
-        if self.verbose:
-            name, header = type(self).__name__, f"{'Iteration':>10} {'Objective Value':>20} {'Time(s)':>10}"
-            print(f"[{name}]\n[{name}] {header}\n[{name}] {'-' * len(header)}")
-
-    def _record(self, value: float, a: Array, n: int) -> None:
+    def _record(self, fit: Fit, value: float, a: Array) -> None:
         self.n_iter_ += 1
         self.loss_curve_.append(value)
-        if self.verbose:
-            now = time.perf_counter()
-            print(f"[{type(self).__name__}] {self.n_iter_:>10} {-n * value:>20.6e} {now - self._began:>10.2f}")
-            sys.stdout.flush()
-            self._began = now
+        fit.bar.show(value)
         if self.callback is not None:
             self.callback(a.ravel().copy(), self.n_iter_)
 

@@ -14,6 +14,7 @@ from fcco.compiled import RULES, new_update
 from fcco.compiled._nca import NCAState, nca_rows, nca_state, train_nca
 from fcco.estimators._columns import column_moments
 from fcco.estimators._nca_pairs import Pairs
+from fcco.estimators._progress import Bar
 from fcco.estimators._validation import Array
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Fit:
         self, model: NeighborhoodComponentsAnalysis, x: Array, label: Array, start: Array, random: np.random.RandomState
     ) -> None:
         self.model, self.random = model, random
+        self.bar = Bar(type(model).__name__, model.max_iter, model.verbose)
         self.normalise = model.learning_rate == "auto"
         center, variance = column_moments(x)
         deviation = np.sqrt(variance).astype(x.dtype)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,18 +41,9 @@ def _named(model: NeighborhoodComponentsAnalysis, x: Array, label: Array, init: 
         return np.eye(k, n_features)
     if init == "random":
         return model.random_state_.standard_normal(size=(k, n_features))
-    began = time.perf_counter()
-    if model.verbose:
-        kind = "principal" if init == "pca" else "most discriminative"
-        print(f"Finding {kind} components... ", end="")
-        sys.stdout.flush()
     if init == "pca":
-        start = PCA(n_components=k, random_state=model.random_state_).fit(x).components_
-    else:
-        start = _discriminants(x, label, k, model.random_state_)
-    if model.verbose:
-        print(f"done in {time.perf_counter() - began:5.2f}s")
-    return start
+        return PCA(n_components=k, random_state=model.random_state_).fit(x).components_
+    return _discriminants(x, label, k, model.random_state_)
 
 
 def _discriminants(x: Array, label: Array, k: int, random: np.random.RandomState) -> Array:

@@ -172,7 +172,8 @@ class AveragePrecisionClassifier(PrecisionRanker):
     random_state : int, RandomState or None, default=None
         Seed of the batches and of the folds that probabilities are fitted to.
     verbose : int or bool, default=0
-        Whether to print the objective after each iteration, and how long anything took to compile.
+        Whether to show a progress bar with the objective at each temperature, as ``loss_curve_`` has it, and to print
+        how long anything took to compile.
 
     Attributes
     ----------
@@ -292,7 +293,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
         if not deviation > 0.0:
             return stages
         progress = Progress.of(self, type(self).__name__, float(self.tol))
-        with compiling(progress.name, self.verbose):
+        with compiling(progress.name, self.verbose), progress:
             task = self._task(ranking, start / deviation)
             z = start + deviation * self._minimise(task, np.zeros(len(start)), progress)
         self.loss_curve_ = progress.curve

@@ -16,6 +16,7 @@ from fcco._checks import whole_number
 from fcco.estimators._bipartite import cut_between
 from fcco.estimators._linear import store_parameters
 from fcco.estimators._precision import PrecisionRanker, calibrate, fewest_of_a_class
+from fcco.estimators._progress import Bar
 from fcco.estimators._sharpen import Ranking, Sharpening, as_grid, logistic_start, logistic_starts, push_start
 from fcco.estimators._validation import Array
 from fcco.functional._checks import check_number
@@ -83,7 +84,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
     random_state : int, RandomState or None, default=None
         Seed of the folds.
     verbose : int or bool, default=0
-        Whether to print the average precision of each setting.
+        Whether to show a progress bar with the average precision of each setting, as ``cv_results_`` has it.
 
     Attributes
     ----------
@@ -168,13 +169,16 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         folds = list(self._folds(x, positive, weight))
         if not folds:
             raise ValueError("cv must have at least one fold; an iterator is used up after one fit: give a list")
-        starts = [self._starts(fold.ranking) for fold in folds]
-        results: Results = {}
-        for setting in starts[0]:
-            scores = [fold.average_precision(found[setting]) for fold, found in zip(folds, starts, strict=True)]
-            results[setting] = self._note(setting, scores)
-        start = max(results, key=lambda setting: _mean(results[setting]))
-        results |= self._try_sharpening(folds, [found[start] for found in starts], start)
+        count = len(self.C) + bool(self.push) + len(self.alpha) * len(self.temperature)
+        with Bar(type(self).__name__, count, self.verbose, "average precision") as bar:
+            starts = [self._starts(fold.ranking) for fold in folds]
+            results: Results = {}
+            for setting in starts[0]:
+                scores = [fold.average_precision(found[setting]) for fold, found in zip(folds, starts, strict=True)]
+                results[setting] = scores
+                bar.show(_mean(scores))
+            start = max(results, key=lambda setting: _mean(results[setting]))
+            results |= self._try_sharpening(folds, [found[start] for found in starts], start, bar)
         chosen = self._choose(results, start)
         ranking = Ranking.of(x, positive, weight)
         z, self.loss_curve_ = self._fit_setting(ranking, chosen)
@@ -209,14 +213,15 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         found = {Setting(C): z for C, z in logistic_starts(ranking, [float(C) for C in self.C]).items()}
         return found | ({Setting(None): push_start(ranking)} if self.push else {})
 
-    def _try_sharpening(self, folds: list[_Fold], starts: list[Array], start: Setting) -> Results:
+    def _try_sharpening(self, folds: list[_Fold], starts: list[Array], start: Setting, bar: Bar) -> Results:
         results: Results = {}
         for alpha in self.alpha:
             paths = [self._path(fold.ranking, z, alpha) for fold, z in zip(folds, starts, strict=True)]
             for temperature in paths[0]:
                 setting = Setting(start.C, float(alpha), temperature)
                 scores = [fold.average_precision(path[temperature]) for fold, path in zip(folds, paths, strict=True)]
-                results[setting] = self._note(setting, scores)
+                results[setting] = scores
+                bar.show(_mean(scores))
         return results
 
     def _path(self, ranking: Ranking, start: Array, alpha: float) -> dict[float, Array]:
@@ -228,12 +233,6 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
     def _sharpening(self, alpha: float, temperatures: Sequence[float]) -> Sharpening:
         ordered = sorted((float(temperature) for temperature in temperatures), reverse=True)
         return Sharpening(ordered, float(alpha), max_iter=self.max_iter, tol=float(self.tol))
-
-    def _note(self, setting: Setting, scores: list[float]) -> list[float]:
-        if self.verbose:
-            known = ", ".join(f"{name}={value:g}" for name, value in setting._asdict().items() if value is not None)
-            print(f"[{type(self).__name__}] {known or 'push'}: average precision {_mean(scores):.4f}")
-        return scores
 
     def _choose(self, results: Results, start: Setting) -> Setting:
         """Return the best setting, or the start if nothing beats it clearly."""

@@ -1,4 +1,4 @@
-"""The objective as a fit goes on: when it has settled, what is printed and warned of, and its curve."""
+"""The objective as a fit goes on: when it has settled, what is shown and warned of, and its curve."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import math
 import sys
 import time
 import warnings
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from fcco._extras import new_axes
+
 _LIBRARIES = ("fcco", "sklearn", "scipy")
+_REDRAWN = 0.1  # seconds, at least, between two states of a plain line
 
 
 def warn_user(message: str) -> None:
@@ -47,14 +50,93 @@ class Stall:
         self.since_best = 0
 
 
+class Bar:
+    """One line on stderr that shows how far a fit has come: tqdm's bar, or a plain line if tqdm is not installed.
+
+    Parameters
+    ----------
+    name : str
+        What is being fitted.
+    total : int
+        The largest number of values to come. The end of the ``with`` block counts as all of them.
+    shown : int or bool
+        If false, nothing is shown.
+    quantity : str, default="objective"
+        What the values are.
+    """
+
+    def __init__(self, name: str, total: int, shown: int | bool, quantity: str = "objective") -> None:
+        self.name, self.total, self.shown, self.quantity = name, total, bool(shown), quantity
+        self._began = time.time()
+        self._line: Any = None
+
+    def show(self, value: float) -> None:
+        """Go on by one, and show the value."""
+        if not self.shown:
+            return
+        if self._line is None:  # not before the first value, as a line about compiling may come first
+            self._line = _new_line(self.total, self.name)
+            self._line.start_t = self._began
+        self._line.set_postfix_str(f"{self.quantity} {value:.6g}", refresh=False)
+        self._line.update()
+
+    def close(self) -> None:
+        """End the line, if there is one."""
+        if self._line is not None:
+            self._line.total = self._line.n
+            self._line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _new_line(total: int, name: str) -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return _PlainLine(total, name)
+    return tqdm(total=total, desc=name)
+
+
+class _PlainLine:
+    """What :class:`Bar` uses of tqdm's bar."""
+
+    def __init__(self, total: int, name: str) -> None:
+        self.n, self.total, self._name, self._text = 0, total, name, ""
+        self.start_t, self._drawn, self._width = 0.0, -math.inf, 0
+
+    def set_postfix_str(self, text: str, refresh: bool) -> None:
+        self._text = text
+
+    def update(self) -> None:
+        self.n += 1
+        if time.time() - self._drawn >= _REDRAWN:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.time()
+        line = f"{self._name}: {self.n}/{self.total} [{self._drawn - self.start_t:.1f} s, {self._text}]"
+        print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
+        self._width = len(line)
+
+    def close(self) -> None:
+        self._draw()
+        print(file=sys.stderr)
+
+
 class Progress:
-    """The objective, pass by pass: printed, refused where it is no number, and watched for when to stop.
+    """The objective, pass by pass: shown, refused where it is no number, and watched for when to stop.
+
+    As a context manager it ends the line that shows it.
 
     Args:
         max_iter: how many passes at most.
         tol: smallest improvement that counts, relative to the size of the objective; 0 or less: never stop early.
         n_iter_no_change: how many passes without one end the fit.
-        verbose: print the objective after each pass.
+        verbose: show the objective after each pass, in a :class:`Bar`.
         name: of the estimator, for messages.
         warns: whether an end before the objective settles is worth a warning.
     """
@@ -69,16 +151,21 @@ class Progress:
         name: str,
         warns: bool = True,
     ) -> None:
-        self.max_iter, self.tol, self.verbose, self.name = max_iter, float(tol), verbose, name
-        self._warns = warns
+        self.max_iter, self.tol, self.name, self._warns = max_iter, float(tol), name, warns
         self.curve: list[float] = []
-        self._stall, self._began = Stall(n_iter_no_change), time.perf_counter()
+        self._stall, self._bar = Stall(n_iter_no_change), Bar(name, max_iter, verbose)
 
     @classmethod
     def of(cls, model: Any, name: str, tol: float) -> Progress:
         """Return the progress of a model's fit, by its parameters."""
         patience = model.n_iter_no_change
         return cls(max_iter=model.max_iter, tol=tol, n_iter_no_change=patience, verbose=model.verbose, name=name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
 
     def enough(self, objective: float, *, log: bool = False) -> float:
         """The smallest improvement on an objective, or on its logarithm, that counts."""
@@ -91,9 +178,7 @@ class Progress:
         """
         number, value = len(self.curve) + 1, objective if log is None else log
         self.curve.append(objective)
-        if self.verbose:
-            seconds = time.perf_counter() - self._began
-            print(f"[{self.name}] pass {number:4d}  objective {objective:.6g}  {seconds:.1f} s")
+        self._bar.show(objective)
         if not (np.isfinite(value) or (log is not None and value == -math.inf)):
             raise FloatingPointError(
                 f"{self.name}: the objective is {objective} after pass {number}; scale the features, lower "
@@ -125,18 +210,31 @@ class Progress:
 
 
 class LossCurveMixin:
-    """``plot()`` of the tracked objective."""
+    """``plot_loss()`` of the tracked objective."""
 
     loss_curve_: list[float]
 
-    def plot(self, ax: Any = None) -> Any:
-        """Plot the objective by pass; matplotlib's axes, made where none are given."""
-        check_is_fitted(self, "loss_curve_")
-        if ax is None:
-            import matplotlib.pyplot as plt
+    def plot_loss(self, ax: Any = None) -> Any:
+        """Plot ``loss_curve_``, the objective after each iteration.
 
-            ax = plt.subplots()[1]
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to plot. By default it is a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Where it is plotted.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        check_is_fitted(self, "loss_curve_")
+        ax = new_axes(f"{type(self).__name__}.plot_loss") if ax is None else ax
         ax.plot(np.arange(1, len(self.loss_curve_) + 1), self.loss_curve_)
-        ax.set_xlabel("pass")
+        ax.set_xlabel("iteration")
         ax.set_ylabel(f"objective of {type(self).__name__}")
         return ax

@@ -150,7 +150,7 @@ class Sharpening:
         The number of iterations without an improvement that end a temperature.
     verbose : int or bool, default 0
     name : str, default "AveragePrecisionClassifier"
-        What progress is printed for.
+        What progress is shown for.
 
     Attributes
     ----------
@@ -201,7 +201,8 @@ class Sharpening:
             temperature=temperature,
         )
         slopes = partial(value_and_slopes, objective)
-        change = minimise_exact(x, slopes, change, np.ones(len(change)), self.alpha, progress)
+        with progress:
+            change = minimise_exact(x, slopes, change, np.ones(len(change)), self.alpha, progress)
         self.curve.extend(progress.curve)
         return change
 

@@ -20,7 +20,7 @@ from fcco.estimators._cox_newton import Fit, Likelihood, newton
 from fcco.estimators._cox_objective import CoxObjective
 from fcco.estimators._cox_truncated import TruncatedCoxObjective
 from fcco.estimators._descent import Descent, StepPlan, Steps
-from fcco.estimators._progress import LossCurveMixin, Progress, warn_user
+from fcco.estimators._progress import Bar, LossCurveMixin, Progress, warn_user
 from fcco.estimators._survival_data import Cohort, as_entry, as_labels, as_survival, summarise
 from fcco.estimators._validation import (
     Array,
@@ -102,7 +102,8 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
     random_state : int, RandomState or None, default=None
         Of the batches.
     verbose : int, default=0
-        Whether to print F as it falls, and how long anything took to compile.
+        Whether to show a progress bar with F, as ``loss_curve_`` has it, and to print how long anything took to
+        compile.
 
     Attributes
     ----------
@@ -277,12 +278,9 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
             check_number(self.tol, "tol, if not None,", at_least=0.0)
 
     def _fit_newton(self, objective: Likelihood, start: Array) -> None:
-        def report(number: int, value: float) -> None:
-            if self.verbose:
-                print(f"[CoxRegressor] iteration {number:3d}  objective {value:.10g}")
-
         tol = 1e-12 if self.tol is None else float(self.tol)
-        fit = newton(objective, start, max_iter=self.max_iter, tol=tol, report=report)
+        with Bar("CoxRegressor", self.max_iter, self.verbose) as bar:
+            fit = newton(objective, start, max_iter=self.max_iter, tol=tol, report=bar.show)
         self._set_coefficients(objective, fit)
         if fit.endless is not None:
             self._warn_endless(fit.endless)
@@ -298,7 +296,8 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
         rate = None if self.learning_rate == "auto" else float(self.learning_rate)
         begin = start / np.where(spread > 0, spread, 1.0)
         descent = Descent(steps, begin, rate, progress, check_random_state(self.random_state))
-        w, self.learning_rate_ = descent.run() * spread, descent.rate
+        with progress:
+            w, self.learning_rate_ = descent.run() * spread, descent.rate
         endless = (
             newton(objective, w, max_iter=_LOOK_AHEAD, tol=0.0, report=_silent).endless if self.alpha == 0 else None
         )
@@ -405,5 +404,5 @@ def cox_plan(time: Array, event: Array, batch_size: int, method: str, gamma: flo
     )
 
 
-def _silent(number: int, value: float) -> None:
+def _silent(value: float) -> None:
     """Report nothing."""

@@ -120,7 +120,7 @@ class Comparison:
             raise ValueError(f"x must be one of {', '.join(_AXES)}; got {x!r}")
         axes = [x] if x is not None else list(_AXES)
         if ax is None:
-            pyplot = import_extra("matplotlib.pyplot", "Comparison.plot")
+            pyplot = import_extra("matplotlib.pyplot", "Comparison.plot", "plot")
             _, ax = pyplot.subplots(1, len(axes), sharey=True, squeeze=x is not None, figsize=(5.5 * len(axes), 4))
             ax = ax if x is not None else ax[0]
         for column, panel in zip(axes, np.atleast_1d(ax), strict=True):

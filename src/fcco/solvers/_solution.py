@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fcco._extras import import_extra
+from fcco._extras import new_axes
 from fcco._table import InnerTable
 from fcco.solvers._settings import Stage
 
@@ -132,7 +132,7 @@ class Solution:
             if column not in self.history:
                 raise ValueError(f"column must be one of {', '.join(self.history)}; got {column!r}")
         if ax is None:
-            _, ax = import_extra("matplotlib.pyplot", "Solution.plot").subplots()
+            ax = new_axes("Solution.plot")
         ax.plot(self.history[x], self.history[y], label=self.method)
         ax.set_xlabel(x.replace("_", " "))
         ax.set_ylabel(y.replace("_", " "))
