@@ -19,9 +19,11 @@ __all__ = ["main", "parser"]
 LABORATORY = "fcco_reproduce"
 # By name: the module that defines the command, and what --help says of it.
 COMMANDS = {
-    "plan": ("fcco.theory._plan", "print the parameters of every theorem and the complexity of every method"),
-    "reproduce": (f"{LABORATORY}._command", "experiments, with their tables and figures"),
-    "report": (f"{LABORATORY}._report", "one HTML page of results"),
+    "plan": ("fcco.theory._plan", "what the paper's theorems prescribe for a problem of given size"),
+    "reproduce": (f"{LABORATORY}._command", "run the paper's experiments, with tables and figures"),
+    "report": (f"{LABORATORY}._report", "make one HTML page of earlier results"),
+    "doctor": ("fcco_command._doctor", "show what is installed, and what is missing"),
+    "completion": ("fcco_command._completion", "complete the words of fcco in bash, zsh or fish"),
 }
 
 

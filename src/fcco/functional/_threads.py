@@ -25,7 +25,8 @@ Result = TypeVar("Result")
 
 _pools: dict[int, ThreadPoolExecutor] = {}
 _starting = threading.Lock()
-os.register_at_fork(after_in_child=_pools.clear)  # a forked process has no threads but its own
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_pools.clear)  # a forked process has no threads but its own
 
 
 def in_order(function: Callable[[Part], Result], parts: Iterable[Part], like: Tensor) -> Iterator[Result]:
