@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-browser fuzz lint format bench bench-applications bench-top bench-memory clean
+.PHONY: demo test test-browser test-install fuzz lint format bench bench-applications bench-top bench-memory clean
 
 demo: .venv/.demo
 	$(BIN)/fcco reproduce quick
@@ -16,6 +16,10 @@ test-browser: .venv/.dev
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable \
 		|| command -v chrome || { echo "no browser on PATH" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/reproduce/test_browser.py
+
+# Build the wheel and the sdist, install them into empty environments, and try each.
+test-install: .venv/.dev
+	$(BIN)/python tests/installed.py
 
 # make fuzz MINUTES=20, or HOURS=2
 MINUTES ?= 5
