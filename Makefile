@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-browser test-install fuzz lint format bench bench-applications bench-top bench-memory clean
+.PHONY: demo test test-browser test-install docs fuzz lint format bench bench-applications bench-top bench-memory clean
 
 demo: .venv/.demo
 	$(BIN)/fcco reproduce quick
@@ -20,6 +20,10 @@ test-browser: .venv/.dev
 # Build the wheel and the sdist, install them into empty environments, and try each.
 test-install: .venv/.dev
 	$(BIN)/python tests/installed.py
+
+# The documentation, into site/index.html, which can be opened as a file.
+docs: .venv/.docs
+	$(BIN)/python -m mkdocs build --strict
 
 # make fuzz MINUTES=20, or HOURS=2
 MINUTES ?= 5

@@ -1,13 +1,13 @@
 """What the README says runs."""
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
-README = Path(__file__).parent.parent / "README.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+from snippets import snippets
+
+SNIPPETS = [code for _, code in snippets(Path(__file__).parent.parent / "README.md")]
 
 
 @pytest.fixture(scope="module")

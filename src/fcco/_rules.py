@@ -367,3 +367,4 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "SOX": Method(SOX, momentum=True),
     }
 )
+"""The six algorithms of the paper's figure by name, each a rule with or without gradient momentum."""

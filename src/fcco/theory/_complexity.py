@@ -12,6 +12,7 @@ REGIMES = {
     "C": "convex: E[F(w) - F*] <= eps",
     "SC": "strongly convex or PL: E|w - w*|^2 <= eps",
 }
+"""What is assumed of F, and what accuracy eps means then, by the name that :func:`complexities` gives to it."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,23 @@
+"""The Python blocks of a Markdown page.
+
+What a page shows is between ```python and ```. What it needs to run, and does not show, is in a comment that begins
+with ``<!--python`` on a line of its own and ends with ``-->``.
+"""
+
+import re
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$|^<!--python\n(.*?)^-->$", flags=re.DOTALL | re.MULTILINE)
+
+
+def snippets(page):
+    """Return the blocks of a page in their order, as pairs of the line of the page where each begins and its code."""
+    text = page.read_text()
+    return [
+        (text.count("\n", 0, found.start()) + 2, found.group(1) or found.group(2)) for found in BLOCK.finditer(text)
+    ]
+
+
+def run(page, namespace):
+    """Run the blocks in order. They share their names, as in a reader's session, and errors name the page's lines."""
+    for line, code in snippets(page):
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)

@@ -1,0 +1,124 @@
+"""The drawings of the site: how to choose, and how the algorithms are related."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import drawing
+
+# Questions from the top; "yes" leads to the right, "no" down. Answers that are not fcco have a dashed frame.
+QUESTIONS = (
+    (
+        ["Do you measure accuracy or log loss,", "on classes that are not rare?"],
+        ["Cross entropy.", "Nothing here improves on it."],
+        "elsewhere",
+    ),
+    (
+        ["Are the data a table of numbers", "(no images, text or embeddings)?"],
+        ["Boosted trees first: LightGBM, XGBoost.", "Go on if the model must be linear or differentiable."],
+        "elsewhere",
+    ),
+    (
+        ["Is the model linear, and do", "all data fit into memory?"],
+        ["fcco.estimators: the exact objective,", "fitted like any scikit-learn estimator."],
+        "box",
+    ),
+    (
+        ["Does a batch hold the whole set that an", "example is compared with (a whole list)?"],
+        ["The loss of your measure with rule=fcco.BSGD().", "The batch is exact, and a table only lags behind."],
+        "box",
+    ),
+    (
+        ["Does the usual loss (cross entropy, InfoNCE)", "already fit the training data?"],
+        ["Stay with it: a better objective on", "training data cannot help any more."],
+        "elsewhere",
+    ),
+)
+LAST = [
+    "The loss of your measure with its defaults:",
+    "the table below. Compare with rule=fcco.BSGD()",
+    "on validation data.",
+]
+
+
+def _box(x: float, y: float, width: float, lines: list[str], kind: str) -> list[str]:
+    height = 17 * len(lines) + 16
+    parts = [drawing.rectangle(x, y, width, height, kind)]
+    return parts + [drawing.text(x + width / 2, y + 22 + 17 * k, line, anchor="middle") for k, line in enumerate(lines)]
+
+
+def choose() -> str:
+    """Return the flow chart of the page *Choose*."""
+    parts, y, width = [drawing.arrow_head("choose-arrow")], 10.0, 310.0
+    for question, answer, kind in QUESTIONS:
+        parts += _box(10, y, width, question, "question") + _box(410, y, 400, answer, kind)
+        parts += [
+            drawing.line(10 + width, y + 25, 408, y + 25, "axis", end="choose-arrow"),
+            drawing.text(363, y + 19, "yes", anchor="middle", kind="faint"),
+            drawing.line(10 + width / 2, y + 50, 10 + width / 2, y + 78, "axis", end="choose-arrow"),
+            drawing.text(18 + width / 2, y + 67, "no", kind="faint"),
+        ]
+        y += 80
+    parts += _box(10, y, width, LAST, "box")
+    alt = " ".join(f"{' '.join(question)} If yes: {' '.join(answer)}" for question, answer, _ in QUESTIONS)
+    return drawing.figure(parts, 820, y + 78, alt=f"Flow chart. {alt} Otherwise: {' '.join(LAST)}")
+
+
+METHODS = {
+    "SCGD": (20, 20),
+    "NASA": (300, 20),
+    "MOAP": (580, 20),
+    "BSGD": (20, 150),
+    "SOAP": (300, 150),
+    "SOX": (580, 150),
+}
+BY = {
+    "SCGD": "all n rows at every step",
+    "NASA": "all rows, with momentum",
+    "MOAP": "other rows decay",
+    "BSGD": "no table",
+    "SOAP": "only the rows of the batch",
+    "SOX": "their rows, with momentum",
+}
+# From, to, and what is added.
+ARROWS = (
+    ("SCGD", "NASA", "+ momentum"),
+    ("NASA", "MOAP", "+ SS"),
+    ("NASA", "SOX", "+ SS, SU"),
+    ("SCGD", "SOAP", "+ SS, SU"),
+    ("SOAP", "BSGD", "gamma = 1"),
+    ("SOAP", "SOX", "+ momentum"),
+)
+
+
+def relations() -> str:
+    """Return the paper's figure of how the six methods are related."""
+    parts, width, height = [drawing.arrow_head("relations-arrow")], 190.0, 52.0
+    for name, (x, y) in METHODS.items():
+        parts += [
+            drawing.rectangle(x, y, width, height, "question" if name == "SOX" else "box"),
+            drawing.text(x + width / 2, y + 22, name, anchor="middle", size=14),
+            drawing.text(x + width / 2, y + 41, BY[name], anchor="middle", size=11, kind="faint"),
+        ]
+    for start, end, words in ARROWS:
+        (x1, y1), (x2, y2) = METHODS[start], METHODS[end]
+        if y1 == y2:
+            left, right = (x1 + width, x2 - 2) if x1 < x2 else (x1, x2 + width + 2)
+            parts.append(drawing.line(left, y1 + 26, right, y2 + 26, "axis", end="relations-arrow"))
+            parts.append(drawing.text((left + right) / 2, y1 + 19, words, anchor="middle", size=11))
+        else:
+            ends = (x1 + width - 30, y1 + height, x2 + 30, y2 - 2)
+            parts.append(drawing.line(*ends, "axis", end="relations-arrow"))
+            parts.append(drawing.text((ends[0] + ends[2]) / 2 + 14, (ends[1] + ends[3]) / 2, words, size=11))
+    alt = "Relations of the methods. " + "; ".join(f"{a} {words} gives {b}" for a, b, words in ARROWS)
+    return drawing.figure(
+        parts,
+        790,
+        215,
+        alt=alt,
+        caption="SS: selective sampling, inner batches only for the rows of the outer batch. "
+        "SU: selective update, only those rows of u change.",
+    )
+
+
+DIAGRAMS: dict[str, Callable[[], str]] = {"choose": choose, "relations": relations}
