@@ -56,6 +56,10 @@ def test_agrees_with_lifelines(name):
     np.testing.assert_allclose(survival, expected["survival"], rtol=1e-6)
     assert model.log_likelihood_ == pytest.approx(expected["log_likelihood"], rel=1e-10)
     assert model.score(frame, y) == pytest.approx(expected["concordance"], rel=1e-12)
+    assert model.concordance_index_ == pytest.approx(expected["concordance"], rel=1e-12)
+    times = np.append(expected["unique_times"], np.inf)
+    medians = [times[np.append(curve, 0.0) <= 0.5][0] for curve in np.array(expected["survival"])]
+    np.testing.assert_array_equal(model.predict_median(frame[:4]), medians)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +228,24 @@ def test_hazards_are_steps():
     np.testing.assert_allclose(survival, np.exp(-hazard), rtol=1e-14)
     with pytest.raises(ValueError, match="times"):
         model.predict_survival_function(np.ones((1, 1)), times=[np.nan])
+
+
+def test_the_median_is_where_survival_reaches_a_half():
+    """Hazards of 1/3 and 1/2 in all: survival is exp(-1/3), then exp(-5/6), below 1/2. Without the second, never."""
+    x, times = np.ones((3, 1)), [1.0, 2.0, 3.0]
+    assert CoxRegressor().fit(x, columns(times, [1, 1, 0])).predict_median(x).tolist() == [2.0] * 3
+    assert CoxRegressor().fit(x, columns(times, [1, 0, 0])).predict_median(x).tolist() == [np.inf] * 3
+
+
+def test_medians_follow_the_curves():
+    x, time, event = make_data(80)
+    strata = np.arange(80) % 2
+    model = CoxRegressor().fit(x, columns(time, event), strata=strata)
+    curves = model.predict_survival_function(x, strata=strata, as_frame=False)
+    times = np.append(model.unique_times_, np.inf)
+    expected = [times[np.append(curve, 0.0) <= 0.5][0] for curve in curves]
+    assert len({np.inf} & set(expected)) == 1
+    np.testing.assert_array_equal(model.predict_median(x, strata=strata), expected)
 
 
 def test_without_pandas_there_are_arrays(monkeypatch):

@@ -42,6 +42,8 @@ def test_forms_of_y():
         (columns([1.0, np.nan, 2.0, 3.0], np.ones(4)), "NaN"),
         (columns([1.0, 2.0], [1, 1]), "inconsistent"),
         (np.ones((4, 3)), r"got shape \(4, 3\)"),
+        ((np.ones(4), np.ones(4)), r"got shape \(2, 4\): pass numpy.column_stack\(\[time, event\]\)"),
+        (pd.DataFrame({"dead": [1, 0, 1, 1], "days": [5, 20, 7, 1]}), "got 5 in 'days'; the columns of y are"),
         (pd.DataFrame(np.ones((4, 3)), columns=list("abc")), "two columns.*'a', 'b', 'c'"),
         (None, "requires y"),
     ],

@@ -16,6 +16,7 @@ except ImportError as error:
     needed = error.name or f"Numba and scikit-learn ({error})"
     raise ImportError(f"fcco.estimators needs {needed}: pip install 'fcco[sklearn]'", name=error.name) from error
 
+from fcco.estimators._concordance import concordance_index
 from fcco.estimators._listwise import ListwiseRanker
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._precision import AveragePrecisionClassifier
@@ -32,5 +33,6 @@ __all__ = [
     "ListwiseRanker",
     "NeighborhoodComponentsAnalysis",
     "PNormPushClassifier",
+    "concordance_index",
     "refit_head",
 ]

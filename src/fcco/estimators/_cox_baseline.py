@@ -67,11 +67,7 @@ class BaselineMixin:
         """
         risk = self.predict(X)
         times = self.unique_times_ if times is None else np.atleast_1d(np.asarray(times, dtype=np.float64))
-        if times.ndim != 1 or np.isnan(times).any():
-            raise ValueError(f"times must be one-dimensional and not NaN; got {times}")
-        log_baseline = self._log_baseline_of(strata, len(risk), times)
-        with np.errstate(over="ignore"):
-            hazard = np.exp(risk[:, None] + log_baseline)
+        hazard = self._hazards(risk, times, strata)
         return framed(hazard, X, times) if wants_frame(as_frame) else hazard
 
     def predict_survival_function(
@@ -84,17 +80,48 @@ class BaselineMixin:
         """Return the probability to live beyond each time; see :meth:`predict_cumulative_hazard_function`."""
         return np.exp(-self.predict_cumulative_hazard_function(X, times, as_frame, strata))
 
-    def _log_baseline_of(self, strata: Any, n: int, times: Array) -> Array:
-        """The logarithm of the baseline at some times, [n_times] or, with strata, [n, n_times]."""
-        if (strata is None) != (self.strata_ is None):
-            fitted = "without strata" if self.strata_ is None else f"with {len(self.strata_)} strata"
-            raise ValueError(f"strata must {'not ' * (self.strata_ is None)}be given: the model was fitted {fitted}")
-        if self.strata_ is None:
-            return _at(times, *self._steps[0])
-        codes, baselines = as_codes(strata, n, self.strata_), np.empty((n, len(times)))
+    def predict_median(self, X: Any, strata: Any = None) -> Array:  # noqa: N803
+        """Return the median survival time of each row: the first time beyond which at most half of such rows live.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        strata : array-like of shape (n_samples,), optional
+            The stratum of each row, one of ``strata_``. It must be given if, and only if, the model has strata.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            It is infinite for rows whose survival function stays above 1/2 to the last time of the training data.
+        """
+        risk = self.predict(X)
+        codes, medians = self._codes(strata, len(risk)), np.empty(len(risk))
         for code in np.unique(codes):
-            baselines[codes == code] = _at(times, *self._steps[code])
-        return baselines
+            own, (times, log_hazards) = codes == code, self._steps[code]
+            # Survival is exp(-exp(risk + log_hazards)), and at most 1/2 from this step on.
+            step = np.searchsorted(log_hazards, np.log(np.log(2.0)) - risk[own])
+            medians[own] = np.append(times, np.inf)[step]
+        return medians
+
+    def _hazards(self, risk: Array, times: Array, strata: Any) -> Array:
+        """Cumulative hazards, [n, n_times]."""
+        if times.ndim != 1 or np.isnan(times).any():
+            raise ValueError(f"times must be one-dimensional and not NaN; got {times}")
+        used, place = np.unique(self._codes(strata, len(risk)), return_inverse=True)
+        logs = np.stack([_at(times, *self._steps[code]) for code in used])[place]
+        logs += risk[:, None]
+        with np.errstate(over="ignore"):
+            return np.exp(logs, out=logs)
+
+    def _codes(self, strata: Any, n: int) -> Array:
+        """The place of each row's stratum among ``strata_``, 0 without strata."""
+        if (strata is None) == (self.strata_ is None):
+            return np.zeros(n, np.int64) if self.strata_ is None else as_codes(strata, n, self.strata_)
+        if self.strata_ is None:
+            raise ValueError("strata must not be given: the model was fitted without strata")
+        raise ValueError(
+            f"strata must be given, one of strata_ for each row: the model was fitted with {len(self.strata_)} strata"
+        )
 
 
 def _at(times: Array, steps: Array, values: Array) -> Array:

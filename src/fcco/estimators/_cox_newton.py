@@ -32,6 +32,7 @@ class Fit:
     curve: list[float]  # the objective at each iterate
     converged: bool
     endless: Array | None  # the direction in which the likelihood rises for ever
+    at_zero: float  # the objective at w = 0
 
 
 def newton(objective: Likelihood, start: Array, *, max_iter: int, tol: float, report: Callable[[float], None]) -> Fit:
@@ -73,7 +74,7 @@ def newton(objective: Likelihood, start: Array, *, max_iter: int, tol: float, re
         point = following
     information = basis.T @ point.hessian @ basis
     endless = _endless(objective, information, basis, step, converged)
-    return Fit(point.w, _covariance(information, basis, objective.events), curve, converged, endless)
+    return Fit(point.w, _covariance(information, basis, objective.events), curve, converged, endless, at_zero.value)
 
 
 class _Point:

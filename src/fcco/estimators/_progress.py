@@ -18,12 +18,12 @@ _LIBRARIES = ("fcco", "sklearn", "scipy")
 _REDRAWN = 0.1  # seconds, at least, between two states of a plain line
 
 
-def warn_user(message: str) -> None:
-    """Give a ``ConvergenceWarning`` that points at the line outside the libraries from which all was called."""
+def warn_user(message: str, category: type[Warning] = ConvergenceWarning) -> None:
+    """Give a warning that points at the line outside the libraries from which all was called."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, ConvergenceWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 class Stall:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fcco.compiled import OUTERS, SURROGATES, WHOLE, ClassSampler, Objective, compiling, new_update
-from fcco.compiled._concordance import PairCounts, count_pairs
 from fcco.compiled._cox import risk_sets, sort_order
 from fcco.estimators._columns import SortedRows, linear
-from fcco.estimators._cox_baseline import BaselineMixin
+from fcco.estimators._concordance import concordance_index
 from fcco.estimators._cox_newton import Fit, Likelihood, newton
 from fcco.estimators._cox_objective import CoxObjective
+from fcco.estimators._cox_plots import PlotsMixin
 from fcco.estimators._cox_truncated import TruncatedCoxObjective
 from fcco.estimators._descent import Descent, StepPlan, Steps
 from fcco.estimators._progress import Bar, LossCurveMixin, Progress, warn_user
-from fcco.estimators._survival_data import Cohort, as_entry, as_labels, as_survival, summarise
+from fcco.estimators._survival_data import Cohort, as_entry, as_labels, as_survival
 from fcco.estimators._validation import (
     Array,
     check_parameters,
@@ -37,7 +35,7 @@ _TIES = ("breslow", "efron")
 _LOOK_AHEAD = 8  # iterations of Newton's method which tell whether a likelihood has a maximum near by
 
 
-class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
+class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     r"""Cox's proportional hazards: a log risk, linear in the features, from times some of which are censored.
 
     .. math:: F(w) = \frac{1}{n_E} \sum_{i : E_i = 1} \log \sum_{j : T_j \ge T_i} e^{w^T (x_j - x_i)}
@@ -64,6 +62,9 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
     in lifelines and R's survival, where the events of a time share their mean weight. n_E is then the weight of all
     events.
 
+    A Pipeline forwards ``predict`` and ``score`` only. For the other methods, transform X by the earlier steps and call
+    the last one, as in the last example.
+
     Constant features get a coefficient of 0; of collinear ones only the sum is determined, and they share it; the
     standard errors of both are NaN. If the likelihood rises for ever along some direction (the events can be told
     from their risk sets without error), the features are named in a ``ConvergenceWarning``: the coefficients are then
@@ -79,7 +80,11 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
         Newton's method, or the rule of mini-batch descent (see :class:`fcco.SOX`). Descent needs dense X and Breslow's
         ties. A pass that makes F worse is taken back, and one without a gain halves the rate.
     ties : {"breslow", "efron"}, default="breslow"
-        How events at the same time are treated; see :func:`fcco.functional.cox_loss`.
+        How events at the same time are treated; see :func:`fcco.functional.cox_loss`. Without such ties both are the
+        same. "efron" is the default of R's coxph and of lifelines, and the better approximation; choose it to compare
+        with them. "breslow", the default of scikit-survival, statsmodels and Stata, draws coefficients towards 0 where
+        there are many ties. It is the default here because all methods support it, and because only with it a weight
+        of 2 is the same as the row twice, as scikit-learn requires.
     alpha : float, default=0.0
         Of the L2 penalty, in units of the features. As n_E is divided by, scikit-survival's alpha is n_E times this.
     learning_rate : "auto" or float, default="auto"
@@ -115,6 +120,10 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
         Of the features; the baseline is for a row at the mean.
     log_likelihood_ : float
         The partial log-likelihood of the training data, without the penalty.
+    null_log_likelihood_ : float
+        The same if all coefficients are 0.
+    concordance_index_ : float
+        Harrell's concordance index of the training data.
     unique_times_ : ndarray of shape (n_times,)
         All times in the training data, of events and of censoring, rising.
     baseline_cumulative_hazard_ : ndarray of shape (n_times,)
@@ -137,6 +146,17 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
     >>> print(model.coef_.round(2), model.standard_error_.round(2), round(model.score(X, y), 2))
     [ 0.88 -0.52] [0.07 0.06] 0.74
     >>> model.predict_survival_function(X[:2], times=[0.5, 1.0], as_frame=False).round(2)
+    array([[0.53, 0.27],
+           [0.41, 0.16]])
+    >>> model.predict_median(X[:2]).round(2)
+    array([0.54, 0.35])
+
+    In a pipeline:
+
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> pipe = make_pipeline(StandardScaler(), CoxRegressor()).fit(X, y)
+    >>> pipe[-1].predict_survival_function(pipe[:-1].transform(X[:2]), times=[0.5, 1.0], as_frame=False).round(2)
     array([[0.53, 0.27],
            [0.41, 0.16]])
 
@@ -248,6 +268,7 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
         time, event, counts, stratum, _ = cohort
         order = sort_order(time, event, stratum)
         rows, ordered = SortedRows(x, order, counts), cohort.rows(order)
+        self._cohort = ordered
         start = np.zeros(x.shape[1]) if before is None else before * rows.spread
         penalty, efron = self.alpha * rows.scale**-2.0, self.ties == "efron"
         if ordered.entry is not None:
@@ -303,7 +324,7 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
         )
         # Newton's method for no iteration: the information at w.
         here = newton(objective, w, max_iter=1, tol=0.0, report=_silent)
-        self._set_coefficients(objective, Fit(w, here.covariance, progress.curve, True, endless))
+        self._set_coefficients(objective, Fit(w, here.covariance, progress.curve, True, endless, here.at_zero))
         if endless is None:
             descent.warn()
         else:
@@ -317,6 +338,8 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
         self.standard_error_ = np.sqrt(np.diag(self.covariance_))
         self.mean_ = objective.rows.mean
         self.log_likelihood_ = -objective.fit
+        self.null_log_likelihood_ = -objective.events * fit.at_zero
+        self._risk = objective.rows.linear(fit.w)
         self.loss_curve_ = fit.curve
         self.n_iter_ = len(fit.curve)
 
@@ -339,7 +362,7 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
         return linear(x, self.coef_) - self.mean_ @ self.coef_
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, strata: Any = None) -> float:  # noqa: N803
-        """Return Harrell's concordance index of the predictions, with ties as in scikit-survival; O(n log n).
+        """Return Harrell's concordance index of the predictions; see :func:`concordance_index`.
 
         Parameters
         ----------
@@ -356,32 +379,7 @@ class CoxRegressor(BaselineMixin, LossCurveMixin, RegressorMixin, BaseEstimator)
         float
             If no pair can be compared, it is NaN, and an ``UndefinedMetricWarning`` is given.
         """
-        risk = self.predict(X)
-        time, event = as_survival(y)
-        check_consistent_length(risk, time)
-        weight = check_weights(sample_weight, len(time))
-        parts = [np.arange(len(time))]
-        if strata is not None:
-            codes = np.unique(as_labels(strata, len(time)), return_inverse=True)[1]
-            parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-        counted = [count_pairs(time[own], event[own], risk[own], weight[own]) for own in parts]
-        index = PairCounts(*np.sum(counted, axis=0)).concordance
-        if np.isnan(index):
-            warnings.warn("no two of these times can be compared", UndefinedMetricWarning, stacklevel=2)
-        return index
-
-    @property
-    def summary(self) -> Any:
-        """A table like lifelines': coefficients, hazard ratios, standard errors, 95% bounds, z and p of w = 0.
-
-        A data frame by feature, or without pandas a structured array. The errors are those of maximum likelihood:
-        meant for alpha = 0 and a fit that converged.
-        """
-        check_is_fitted(self)
-        return summarise(self.coef_, self.standard_error_, self._names())
-
-    def _names(self) -> list[str]:
-        return list(getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)]))
+        return concordance_index(y, self.predict(X), sample_weight=sample_weight, strata=strata)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

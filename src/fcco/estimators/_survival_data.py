@@ -1,4 +1,4 @@
-"""Times and events in the forms that people keep them in, and results as tables."""
+"""Times and events in the forms that people keep them in, and results as data frames."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_array
 
 Array = NDArray[Any]
-
-_NORMAL_95 = float(special.ndtri(0.975))
 
 
 def as_survival(y: Any) -> tuple[Array, Array]:
@@ -37,7 +34,7 @@ def as_survival(y: Any) -> tuple[Array, Array]:
     """
     if y is None:
         raise ValueError("CoxRegressor requires y to be passed, but the target y is None")
-    time, event = _split(y)
+    time, event, name = _split(y)
     time = check_array(time, ensure_2d=False, dtype=np.float64, input_name="y")
     if time.ndim != 1:
         raise ValueError(f"the times of y must be one-dimensional; got shape {time.shape}")
@@ -47,14 +44,15 @@ def as_survival(y: Any) -> tuple[Array, Array]:
     strange = (event != 0) & (event != 1)
     if strange.any():
         raise ValueError(
-            f"events must be 0 or 1, or False or True; got {event[strange][0]!r}; "
+            f"events must be 0 or 1, or False or True; got {event[strange].tolist()[0]!r}{name and f' in {name!r}'}; "
             "the columns of y are (time, event), and the fields of a structured array (event, time), unless one is "
             "named time or the event is of bool"
         )
     return time, event.astype(bool)
 
 
-def _split(y: Any) -> tuple[Any, Any]:
+def _split(y: Any) -> tuple[Any, Any, str]:
+    """Time, event and the name of the event, if it has one."""
     names = getattr(getattr(y, "dtype", None), "names", None)
     if names is not None:
         return _by_role({name: y[name] for name in names}, default=0)
@@ -69,25 +67,29 @@ def _split(y: Any) -> tuple[Any, Any]:
         )
         y = y[:, 0]
     if y.ndim == 1:
-        return y, None
+        return y, None, ""
     if y.ndim != 2 or y.shape[1] != 2:
-        raise ValueError(f"y must be [n] times, or [n, 2] with columns (time, event); got shape {y.shape}")
-    return y[:, 0], y[:, 1]
+        raise ValueError(
+            f"y must be [n] times, or [n, 2] with columns (time, event); got shape {y.shape}: "
+            "pass numpy.column_stack([time, event])"
+        )
+    return y[:, 0], y[:, 1], ""
 
 
-def _by_role(columns: dict[Any, Any], default: int) -> tuple[Any, Any]:
-    """Time and event of two named columns; ``default`` is the event's place where nothing tells them apart."""
+def _by_role(columns: dict[Any, Any], default: int) -> tuple[Any, Any, str]:
+    """Time, event and its name; ``default`` is the event's place where nothing tells the two columns apart."""
     if len(columns) != 2:
         raise ValueError(f"y must have two columns, an event and a time; got {list(columns)}")
-    names, arrays = [str(name).lower() for name in columns], list(columns.values())
+    names, arrays = list(map(str, columns)), list(columns.values())
+    known = [name.lower() for name in names]
     of_bool = [place for place in (0, 1) if arrays[place].dtype == bool]
     if len(of_bool) == 1:
         event = of_bool[0]
-    elif names.count("time") == 1:
-        event = 1 - names.index("time")
+    elif known.count("time") == 1:
+        event = 1 - known.index("time")
     else:
         event = default
-    return arrays[1 - event], arrays[event]
+    return arrays[1 - event], arrays[event], names[event]
 
 
 class Cohort(NamedTuple):
@@ -129,8 +131,8 @@ def as_codes(strata: Any, n: int, known: Array) -> Array:
     codes = np.searchsorted(known, labels).clip(max=len(known) - 1)
     strange = np.flatnonzero(known[codes] != labels)
     if len(strange):
-        place = strange[0]
-        raise ValueError(f"strata must be among those of the fit, strata_; got {labels[place]!r} at position {place}")
+        place, label = strange[0], labels[strange].tolist()[0]
+        raise ValueError(f"strata must be among those of the fit, strata_; got {label!r} at position {place}")
     return codes
 
 
@@ -160,29 +162,3 @@ def framed(values: Array, rows: Any, times: Array) -> Any:
     import pandas as pd
 
     return pd.DataFrame(values, index=rows.index if isinstance(rows, pd.DataFrame) else None, columns=times)
-
-
-def summarise(coef: Array, error: Array, names: list[str]) -> Any:
-    """Coefficients [d], hazard ratios, standard errors, 95% bounds, z and p of w = 0, by feature."""
-    lower, upper = coef - _NORMAL_95 * error, coef + _NORMAL_95 * error
-    z = coef / error
-    columns = {
-        "coef": coef,
-        "exp(coef)": np.exp(coef),
-        "se(coef)": error,
-        "coef lower 95%": lower,
-        "coef upper 95%": upper,
-        "exp(coef) lower 95%": np.exp(lower),
-        "exp(coef) upper 95%": np.exp(upper),
-        "z": z,
-        "p": 2.0 * special.ndtr(-np.abs(z)),
-    }
-    if wants_frame(None):
-        import pandas as pd
-
-        return pd.DataFrame(columns, index=pd.Index(names, name="covariate"))
-    labels = np.array(names, dtype=str)
-    table = np.empty(len(coef), dtype=[("covariate", labels.dtype), *((name, np.float64) for name in columns)])
-    for name, column in {"covariate": labels, **columns}.items():
-        table[name] = column
-    return table

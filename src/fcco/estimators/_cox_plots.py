@@ -1,0 +1,166 @@
+"""Plots of a fitted Cox model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from fcco._extras import import_extra, new_axes
+from fcco.estimators._cox_baseline import BaselineMixin
+from fcco.estimators._cox_report import ReportMixin
+from fcco.estimators._validation import Array
+
+_NAMED = 10  # curves, up to which a legend can be read
+
+
+class PlotsMixin(ReportMixin, BaselineMixin):
+    """Plots of coefficients and survival curves. They need matplotlib: ``pip install 'fcco[plot]'``."""
+
+    mean_: Array
+
+    def plot_coefficients(self, *, hazard_ratios: bool = False, ax: Any = None) -> Any:
+        """Plot the coefficients with their 95% confidence intervals (a forest plot), a line for each feature.
+
+        Parameters
+        ----------
+        hazard_ratios : bool, default=False
+            Whether to plot exp(coef), on a logarithmic axis.
+        ax : matplotlib.axes.Axes, optional
+            Where to plot. By default it is a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Where it is plotted.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        check_is_fitted(self)
+        ax = new_axes("CoxRegressor.plot_coefficients") if ax is None else ax
+        kind = "exp(coef)" if hazard_ratios else "coef"
+        value, lower, upper = (np.asarray(self.summary[kind + end]) for end in ("", " lower 95%", " upper 95%"))
+        place = np.arange(len(value))
+        ax.axvline(1.0 if hazard_ratios else 0.0, color="0.6", linestyle="--", linewidth=1)
+        ax.errorbar(value, place, xerr=[value - lower, upper - value], fmt="o", capsize=3)
+        ax.set_yticks(place, self._names())
+        ax.set_ylim(len(value) - 0.5, -0.5)  # the first feature on top
+        if hazard_ratios:
+            ax.set_xscale("log")
+            formatter = import_extra("matplotlib.ticker", "CoxRegressor.plot_coefficients", "plot").LogFormatter
+            ax.xaxis.set_major_formatter(formatter())
+            ax.xaxis.set_minor_formatter(formatter(minor_thresholds=(2, 0.5)))  # numbers, not powers of 10
+        ax.set_xlabel(f"{'hazard ratio' if hazard_ratios else 'coefficient'}, 95% interval")
+        return ax
+
+    def plot_survival(self, X: Any, times: Any = None, strata: Any = None, *, ax: Any = None) -> Any:  # noqa: N803
+        """Plot the survival curve of each row: the probability to live beyond each time.
+
+        Up to ten rows are named, by the index of a data frame or by their number.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        times : array-like of shape (n_times,), optional
+            Where to evaluate the curves. By default this is every time of the training data.
+        strata : array-like of shape (n_samples,), optional
+            The stratum of each row. It must be given if, and only if, the model has strata.
+        ax : matplotlib.axes.Axes, optional
+            Where to plot. By default it is a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Where it is plotted.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        risk = self.predict(X)
+        labels = [str(label) for label in getattr(X, "index", range(len(risk)))]
+        return self._plot_curves(risk, labels, [{}] * len(risk), times, strata, ax, "CoxRegressor.plot_survival")
+
+    def plot_partial_effects(
+        self, feature: int | str, values: Any, times: Any = None, stratum: Any = None, *, ax: Any = None
+    ) -> Any:
+        """Plot survival curves as one feature varies and all others are at their mean over the training data.
+
+        The dashed curve is that of a row at the mean. In a pipeline, the values are those that the earlier steps make.
+
+        Parameters
+        ----------
+        feature : str or int
+            The name or the column of the feature.
+        values : array-like of shape (n_values,)
+            The values of the feature, a curve for each.
+        times : array-like of shape (n_times,), optional
+            Where to evaluate the curves. By default this is every time of the training data.
+        stratum : object, optional
+            The stratum that the curves are of. It must be given if, and only if, the model has strata.
+        ax : matplotlib.axes.Axes, optional
+            Where to plot. By default it is a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Where it is plotted.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If there is no such feature or stratum, or if a value is not finite.
+        """
+        check_is_fitted(self)
+        place = self._place(feature)
+        values = np.atleast_1d(np.asarray(values, dtype=np.float64))
+        if values.ndim != 1 or not np.isfinite(values).all():
+            raise ValueError(f"values must be finite and one-dimensional; got {values}")
+        risk = self.coef_[place] * (values - self.mean_[place])
+        labels = [f"{self._names()[place]} = {value:g}" for value in values]
+        strata = None if stratum is None else [stratum] * (len(values) + 1)
+        looks: list[dict[str, Any]] = [{}] * len(values) + [{"color": "black", "linestyle": "--", "linewidth": 1}]
+        what = "CoxRegressor.plot_partial_effects"
+        return self._plot_curves(np.append(risk, 0.0), [*labels, "mean"], looks, times, strata, ax, what)
+
+    def _plot_curves(
+        self,
+        risk: Array,
+        labels: Sequence[str],
+        looks: Sequence[dict[str, Any]],
+        times: Any,
+        strata: Any,
+        ax: Any,
+        what: str,
+    ) -> Any:
+        if times is None:
+            # Everybody lives before the first time.
+            times = np.append(min(0.0, self.unique_times_[0]), self.unique_times_)
+        times = np.unique(np.asarray(times, dtype=np.float64))
+        survival = np.exp(-self._hazards(risk, times, strata))
+        ax = new_axes(what) if ax is None else ax
+        for curve, label, look in zip(survival, labels, looks, strict=True):
+            ax.step(times, curve, where="post", label=label, **look)
+        ax.set_xlabel("time")
+        ax.set_ylabel("probability of survival")
+        ax.set_ylim(-0.02, 1.02)
+        if len(labels) <= _NAMED:
+            ax.legend()
+        return ax
+
+    def _place(self, feature: int | str) -> int:
+        names = self._names()
+        if isinstance(feature, Integral) and -len(names) <= feature < len(names):
+            return int(feature) % len(names)
+        if feature in names:
+            return names.index(str(feature))
+        raise ValueError(f"feature must be one of {', '.join(names)}, or a column; got {feature!r}")
