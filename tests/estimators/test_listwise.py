@@ -198,7 +198,7 @@ def test_a_fit_to_queries_is_not_scored_as_one_list(data):
     """A fit without queries is; and what counts is the last fit."""
     x, y, query = data
     ranker = OwnRanker().fit(x, y, qid=query)
-    with pytest.raises(ValueError, match="OwnRanker was fitted with qid, and must be scored with qid") as raised:
+    with pytest.raises(ValueError, match="OwnRanker was fitted with qid or group, and must be scored") as raised:
         ranker.score(x, y)
     assert all(line in str(raised.value) for line in ROUTES)
     assert ranker.fit(x, y).score(x, y) == ranker.score(x, y, qid=np.zeros(len(x)))
@@ -256,3 +256,43 @@ def test_refuses(data):
 def test_refuses_a_missing_name_of_a_query(missing):
     with pytest.raises(ValueError, match=r"qid must name a query for each row; got .* at position 1"):
         ListwiseRanker().fit([[0.0], [1.0]], [0, 1], qid=["a", missing])
+
+
+class TestGroup:
+    """Sizes of consecutive queries stand for the query of each row."""
+
+    sizes = (2, 3, 1)
+    x, y, qid = [[0.1], [0.9], [0.5], [0.2], [0.8], [0.4]], [0, 2, 1, 0, 1, 1], [7, 7, 3, 3, 3, 5]
+
+    def test_is_the_same_as_qid(self):
+        ranker = ListwiseRanker().fit(self.x, self.y, group=self.sizes)
+        expected = ListwiseRanker().fit(self.x, self.y, qid=self.qid)
+        np.testing.assert_array_equal(ranker.coef_, expected.coef_)
+        assert ranker.score(self.x, self.y, group=self.sizes) == expected.score(self.x, self.y, qid=self.qid)
+        assert ranker.score(self.x, self.y, qid=self.qid) == expected.score(self.x, self.y, group=np.array(self.sizes))
+        with pytest.raises(ValueError, match="was fitted with qid or group, and must be scored"):
+            ranker.score(self.x, self.y)
+
+    @pytest.mark.parametrize(
+        ("group", "message"),
+        [
+            ([2, 3], "add up to the 6 rows of X; got a sum of 5. Cross-validation cannot split sizes: give it qid"),
+            ([6, 0], "whole numbers >= 1; got 0 at position 1"),
+            ([2.5, 3.5], r"whole numbers >= 1; got 2\.5 at position 0"),
+            ([6, float("nan")], "whole numbers >= 1; got nan at position 1"),
+            ([[2, 4]], "1d array"),
+        ],
+    )
+    def test_is_checked(self, group, message):
+        ranker = ListwiseRanker()
+        with pytest.raises(ValueError, match=message):
+            ranker.fit(self.x, self.y, group=group)
+        assert not hasattr(ranker, "coef_")
+        with pytest.raises(ValueError, match=message):
+            ranker.fit(self.x, self.y).score(self.x, self.y, group=group)
+
+    def test_refuses_names_and_both(self):
+        with pytest.raises(TypeError, match="group must have sizes of queries, numbers; got <U1"):
+            ListwiseRanker().fit(self.x, self.y, group=["a", "b"])
+        with pytest.raises(ValueError, match="qid and group must not both be given"):
+            ListwiseRanker().fit(self.x, self.y, qid=self.qid, group=self.sizes)

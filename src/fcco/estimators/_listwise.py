@@ -44,9 +44,11 @@ class ListwiseRanker(LinearRanker):
     :func:`~fcco.functional.ndcg_loss`. In the sums over queries those without a relevant item (y > 0) are left out. The
     first two are convex.
 
-    ``fit(X, y, qid=...)`` takes the query of each row, as LightGBM's and XGBoost's rankers do; rows of a query need not
-    stand together. Without ``qid`` all rows are of one query. A model that was fitted with ``qid`` must be scored with
-    it too. GridSearchCV, cross_val_score and the like pass it on to :meth:`score` only if it is routed::
+    ``fit(X, y, qid=...)`` takes the query of each row, as XGBoost's ranker does; rows of a query need not stand
+    together. ``fit(X, y, group=...)`` takes the sizes of consecutive queries, as LightGBM's does. Without both all rows
+    are of one query. A model that was fitted with queries must be scored with queries too. GridSearchCV,
+    cross_val_score and the like can split ``qid``, but not ``group``, and pass it on to :meth:`score` only if it is
+    routed::
 
         sklearn.set_config(enable_metadata_routing=True)
         estimator.set_fit_request(qid=True).set_score_request(qid=True)
@@ -135,7 +137,14 @@ class ListwiseRanker(LinearRanker):
             whole_number("k", self.k)
 
     @show_weights_where_taken
-    def fit(self, X: Any, y: Any, qid: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        qid: Any = None,
+        sample_weight: Any = None,
+        group: Any = None,
+    ) -> Self:
         """Fit the ranker.
 
         Parameters
@@ -148,6 +157,9 @@ class ListwiseRanker(LinearRanker):
             The query of each row. By default all rows are of one query.
         sample_weight : None
             Not supported.
+        group : array-like of shape (n_queries,), optional
+            The sizes of the queries, whose rows stand together, instead of ``qid``: [10, 20] stands for a query of the
+            first 10 rows and one of the next 20.
 
         Returns
         -------
@@ -156,7 +168,7 @@ class ListwiseRanker(LinearRanker):
         Raises
         ------
         ValueError
-            If a relevance is negative or too large, or if a parameter, X, y or qid is invalid.
+            If a relevance is negative or too large, or if a parameter, X, y, qid or group is invalid.
         TypeError
             If X is sparse and the method stochastic, or if ``sample_weight`` is given.
         """
@@ -164,9 +176,9 @@ class ListwiseRanker(LinearRanker):
         refuse_weights(self, sample_weight)
         X, y = self._validate(X, y, y_numeric=True)  # noqa: N806
         relevance = self._check_relevance(y)
-        lists = _number_queries(qid, X.shape[0])
+        lists = _number_queries(qid, group, X.shape[0])
         self._fit_task(self._task(X, relevance, lists))
-        self._fitted_with_qid = qid is not None
+        self._fitted_with_queries = qid is not None or group is not None
         return self
 
     def _check_relevance(self, y: Any) -> Array:
@@ -250,7 +262,14 @@ class ListwiseRanker(LinearRanker):
         """Return the scores X w, of shape (n_samples,), which rank the items of each query."""
         return self._scores(X)
 
-    def score(self, X: Any, y: Any, qid: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
+    def score(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        qid: Any = None,
+        sample_weight: Any = None,
+        group: Any = None,
+    ) -> float:
         """Return NDCG@k with gains 2^y - 1, the mean over queries that have a relevant item.
 
         Items of equal score share the discounts of their places.
@@ -264,6 +283,8 @@ class ListwiseRanker(LinearRanker):
             The query of each row. By default all rows are of one query.
         sample_weight : None
             Not supported. The parameter exists because scikit-learn's Pipeline names it.
+        group : array-like of shape (n_queries,), optional
+            The sizes of the queries, instead of ``qid``; see :meth:`fit`.
 
         Returns
         -------
@@ -272,19 +293,19 @@ class ListwiseRanker(LinearRanker):
         Raises
         ------
         ValueError
-            If the model was fitted with ``qid`` and none is given, if no query has a relevant item, or if a relevance
-            is negative.
+            If the model was fitted with queries and none are given, if no query has a relevant item, or if a relevance,
+            qid or group is invalid.
         TypeError
             If ``sample_weight`` is given.
         """
         check_is_fitted(self, "coef_")
         if sample_weight is not None:
             raise TypeError(f"{type(self).__name__}.score does not support sample_weight: all queries count alike")
-        if qid is None and self._fitted_with_qid:
+        if qid is None and group is None and self._fitted_with_queries:
             raise ValueError(
-                f"{type(self).__name__} was fitted with qid, and must be scored with qid: without it, all rows would "
-                "be ranked as one list. GridSearchCV, cross_val_score and the like pass qid on to score if it is "
-                f"routed:{_HOW_TO_ROUTE}"
+                f"{type(self).__name__} was fitted with qid or group, and must be scored with one of them: without it, "
+                "all rows would be ranked as one list. GridSearchCV, cross_val_score and the like pass qid on to score "
+                f"if it is routed:{_HOW_TO_ROUTE}"
             )
         scores, relevance = self.predict(X), column_or_1d(y).astype(np.float64)
         check_consistent_length(scores, relevance)
@@ -292,15 +313,20 @@ class ListwiseRanker(LinearRanker):
             raise ValueError(
                 f"NDCG takes relevances from 0 to {_LARGEST_RELEVANCE:g}; got {relevance.min()} to {relevance.max()}"
             )
-        lists, gain = _number_queries(qid, len(scores)), np.exp2(relevance) - 1.0
+        lists, gain = _number_queries(qid, group, len(scores)), np.exp2(relevance) - 1.0
         best = _discounted(gain, gain, lists, self.k)
         if not (best > 0).any():
             raise ValueError("NDCG needs a query with a relevant item (y > 0); got none")
         return float(np.mean(_discounted(gain, scores, lists, self.k)[best > 0] / best[best > 0]))
 
 
-def _number_queries(qid: Any, n: int) -> Array:
+def _number_queries(qid: Any, group: Any, n: int) -> Array:
     """[n]: queries, numbered from 0."""
+    if group is not None:
+        if qid is not None:
+            raise ValueError("qid and group must not both be given: they say the same in two ways")
+        sizes = _check_sizes(group, n)
+        return np.repeat(np.arange(len(sizes)), sizes)
     if qid is None:
         return np.zeros(n, np.int64)
     names = np.asarray(qid, object).ravel()
@@ -314,6 +340,23 @@ def _number_queries(qid: Any, n: int) -> Array:
         place = np.flatnonzero(~np.isfinite(qid))[0]
         raise ValueError(f"qid must be finite; got {qid[place]} at position {place}")
     return np.unique(qid, return_inverse=True)[1]
+
+
+def _check_sizes(group: Any, n: int) -> Array:
+    """[Q]: sizes of consecutive queries, which add up to n."""
+    sizes = column_or_1d(group)
+    if sizes.dtype.kind not in "iuf":
+        raise TypeError(f"group must have sizes of queries, numbers; got {sizes.dtype}")
+    bad = np.flatnonzero(~((sizes >= 1) & (sizes % 1 == 0)))
+    if len(bad):
+        got = sizes[bad].tolist()[0]
+        raise ValueError(f"group must have sizes of queries, whole numbers >= 1; got {got} at position {bad[0]}")
+    if (total := int(sizes.sum())) != n:
+        raise ValueError(
+            f"group must have sizes that add up to the {n} rows of X; got a sum of {total}. Cross-validation cannot "
+            "split sizes: give it qid"
+        )
+    return sizes.astype(np.int64)
 
 
 def _sample_queries(relevance: Array, lists: Array, limit: int, random: np.random.RandomState) -> Array:
