@@ -60,8 +60,8 @@ def throughput(rank: int, world: int, batch: int, rounds: int) -> float:
 
     def step() -> None:
         optimizer.zero_grad()
-        both = model(torch.cat([x, x + 0.1]))
-        loss_fn(*both.chunk(2), torch.randint(N, (batch,))).backward()
+        first, second = model(torch.cat([x, x + 0.1])).chunk(2)
+        loss_fn(first, second, torch.randint(N, (batch,))).backward()
         optimizer.step()
 
     return world * batch / median_time(step, rounds)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -178,7 +178,8 @@ def softmax(name: str) -> Task:
 def contrastive(name: str) -> Task:
     """Two views of every image, each with noise of its own that is drawn once; or its upper and its lower half."""
     x = data.classes("digits")[0][::2]
-    (n, d), mode = x.shape, "two_views"
+    n, d = x.shape
+    mode: Literal["two_views", "cross_modal"] = "two_views"
     x = x - x.mean(0)
     generator = torch.Generator().manual_seed(0)
     if name == "digit halves":  # each half is a modality, with a map of its own

@@ -41,9 +41,9 @@ def cross_entropy(logits: Tensor, y: Tensor, _: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, y.float())
 
 
-def partial_auc(y: Tensor, **options: fcco.Rule) -> Loss:
+def partial_auc(y: Tensor, rule: fcco.Rule | None = None) -> Loss:
     """With cross entropy, which brings up positives that stand far below."""
-    loss_fn = fcco.losses.PartialAUCLoss.from_targets(y, surrogate="sigmoid", temperature=0.3, **options)
+    loss_fn = fcco.losses.PartialAUCLoss.from_targets(y, surrogate="sigmoid", temperature=0.3, rule=rule)
     return lambda logits, y, rows: loss_fn(logits, y, rows) + cross_entropy(logits, y, rows)
 
 

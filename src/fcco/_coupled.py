@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -204,6 +204,9 @@ class CoupledLoss(nn.Module):
         if placement.alone:
             return self._take_step(placement, f, inner, index, weight, previous, {})
         return self._eagerly(self._take_step, placement, f, inner, index, weight, previous, self.settings(options))
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def pooled(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.functional._tensors import at_least_float32
 from fcco.losses._base import Loss, Scale
 from fcco.losses._classes import check_classes, check_n_pos, count_per_class
+from fcco.losses._options import AUCOptions
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class AUCLoss(Loss):
         n_pos: int | Sequence[int],
         surrogate: SurrogateLike = "squared_hinge",
         margin: float = 1.0,
-        form: str = "pairwise",
+        form: Literal["pairwise", "min_max"] = "pairwise",
         rule: Rule | None = None,
     ) -> None:
         check_choice(form, "form", FORMS)
@@ -126,7 +127,7 @@ class AUCLoss(Loss):
         self._identify(n_examples=self.n_examples, n_pos=torch.tensor(self.n_pos), form=form)
 
     @classmethod
-    def from_targets(cls, target: Any, **options: Any) -> AUCLoss:
+    def from_targets(cls, target: Any, **options: Unpack[AUCOptions]) -> AUCLoss:
         """Create the loss with n and n_pos counted in the training targets.
 
         Parameters
@@ -148,6 +149,9 @@ class AUCLoss(Loss):
     def forward(self, scores: Tensor, target: Tensor, index: Any = None) -> Tensor:
         """Return the loss of a batch from scores and targets, each of shape (B,) or (B, C); ``index`` is ignored."""
         return self._shared_loss(self._estimate, scores, target)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _estimate(self, table: InnerTable | None, scores: Tensor, target: Tensor) -> SharedEstimate:
         """Estimate the mean over pairs, or the mean scores of positives and negatives, of every class."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from fcco.functional._inner import masked_logsumexp, stratum_weight
 from fcco.functional._inner_survival import cox_inner, risk_set_sums
 from fcco.functional._tensors import at_least_float32, narrower
 from fcco.losses._base import Loss, Scale, as_values, count_positives
+from fcco.losses._options import BaselineCoxOptions
 from fcco.schedules import Power
 
 
@@ -129,7 +130,7 @@ class BaselineCoxLoss(Loss):
 
     @classmethod
     def from_targets(
-        cls, time: Any, event: Any, max_times: int = 1024, *, strata: Any = None, **options: Any
+        cls, time: Any, event: Any, max_times: int = 1024, *, strata: Any = None, **options: Unpack[BaselineCoxOptions]
     ) -> BaselineCoxLoss:
         """Create the loss with n, times and events of the training data.
 
@@ -187,6 +188,9 @@ class BaselineCoxLoss(Loss):
         if not (self.training and torch.is_grad_enabled()):
             return self._loss(lambda pool: cox_inner(*pool.own), *columns, index=range(len(risk)))
         return self._shared_loss(self._estimate, *columns)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _estimate(
         self, table: InnerTable, risk: Tensor, time: Tensor, event: Tensor, strata: Tensor | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from fcco.losses._by_hand import step_by_hand
 from fcco.losses._classes import PerClass, check_n_pos, count_known, count_per_class, refuse_memory
 from fcco.losses._fused_memory import remembering_average_precision, remembering_p_norm_push
 from fcco.losses._hand_bipartite import average_precision_by_hand, can_fuse, p_norm_push_by_hand
+from fcco.losses._options import AveragePrecisionOptions, PNormPushOptions
 from fcco.losses._population import check_members, outer_only, split
 from fcco.losses._temperature import Temperature, TemperedLoss
 
@@ -158,7 +159,7 @@ class AveragePrecisionLoss(TemperedLoss):
         self.own_term: OwnTerm = own_term
 
     @classmethod
-    def from_targets(cls, target: Any, **options: Any) -> AveragePrecisionLoss:
+    def from_targets(cls, target: Any, **options: Unpack[AveragePrecisionOptions]) -> AveragePrecisionLoss:
         """Create the loss with n and n_pos counted in the training targets.
 
         Parameters
@@ -191,6 +192,9 @@ class AveragePrecisionLoss(TemperedLoss):
             if loss is not None:
                 return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _by_hand(self, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""
@@ -297,7 +301,7 @@ class PNormPushLoss(Loss):
         self.p, self.surrogate = p, ell
 
     @classmethod
-    def from_targets(cls, target: Any, **options: Any) -> PNormPushLoss:
+    def from_targets(cls, target: Any, **options: Unpack[PNormPushOptions]) -> PNormPushLoss:
         """Create the loss with n and the number of negatives counted in the training targets.
 
         Parameters
@@ -322,6 +326,9 @@ class PNormPushLoss(Loss):
             if loss is not None:
                 return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _by_hand(self, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,8 @@ from fcco.functional._checks import check_choice, check_number
 from fcco.functional._contrastive_variants import on_sphere
 from fcco.functional._inner_similarity import contrast
 from fcco.functional._similarity import check_temperature_of_all
-from fcco.losses._base import Loss
+from fcco.losses._base import Loss, count_members
+from fcco.losses._options import SupervisedContrastiveOptions
 from fcco.losses._similarity import NCALoss
 
 
@@ -111,7 +112,7 @@ class RobustContrastiveLoss(Loss):
         temperature: float = 0.1,
         lr: float = 0.01,
         bounds: tuple[float, float] = (0.01, 1.0),
-        mode: str = "two_views",
+        mode: Literal["two_views", "cross_modal"] = "two_views",
         include_positive: bool = False,
         rule: Rule = BSGD(),  # noqa: B008 (frozen)
     ) -> None:
@@ -154,6 +155,9 @@ class RobustContrastiveLoss(Loss):
                 columns = [rows, *(self._slopes_of(anchors, *slopes[-1]) if len(rows) else none)]
                 self._learn(*(columns if placement.alone else placement.gather_all(columns, {})))
         return loss
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _contrast(self, pool: Pool, tau: Tensor) -> tuple[Estimate, Any]:
         """Estimate the inner values of the own examples of a pool, and how they change with τ."""
@@ -229,6 +233,25 @@ class SupervisedContrastiveLoss(NCALoss):
         check_temperature_of_all(temperature)
         self.temperature = temperature
 
+    @classmethod
+    def from_targets(  # type: ignore[override]
+        cls, labels: Any, **options: Unpack[SupervisedContrastiveOptions]
+    ) -> SupervisedContrastiveLoss:
+        """Create the loss with n and the class sizes counted in the training labels.
+
+        Parameters
+        ----------
+        labels : array-like of shape (n,)
+            The classes of the training data, integers from 0.
+        **options
+            Further arguments of the constructor.
+        """
+        class_sizes = count_members(labels, "labels")
+        return cls(int(class_sizes.sum()), class_sizes, **options)
+
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
         return super().forward(on_sphere(embeddings, self.temperature, "[B, d]"), labels, index)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward

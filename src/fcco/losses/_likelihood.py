@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -93,6 +93,9 @@ class LatentVariableLoss(Loss):
             index=index,
             gather=False,
         )
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
 
 class SoftmaxLoss(Loss):
@@ -218,6 +221,9 @@ class SoftmaxLoss(Loss):
             gather=False,
             name="target_logit",
         )
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def in_batch(self, scores: Tensor, items: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
         """Return the loss of a batch of a two-tower model, in which the others' targets are the candidates.

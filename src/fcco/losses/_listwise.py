@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from fcco.losses._array_outer import ArrayOuter, Discount, Logarithm
 from fcco.losses._base import Loss, Scale, as_values
 from fcco.losses._by_hand import Array, ArrayEstimate, can_work_by_hand, step_by_hand
 from fcco.losses._hand_listwise import list_mle_by_hand, list_net_by_hand, ndcg_by_hand
+from fcco.losses._options import ListMLEOptions, ListNetOptions, NDCGOptions
 from fcco.losses._population import check_lists
 from fcco.losses._temperature import Temperature, TemperedLoss
 from fcco.schedules import Power
@@ -219,7 +220,7 @@ class ListNetLoss(_ListwiseLoss):
     def __init__(
         self,
         n: int,
-        target: str = "proportional",
+        target: Literal["proportional", "softmax"] = "proportional",
         lists: Lists | None = None,
         rule: Rule = BSGD(),  # noqa: B008 (frozen)
         own_term: ListOwnTerm = "sampled",
@@ -230,7 +231,14 @@ class ListNetLoss(_ListwiseLoss):
         self.target = target
 
     @classmethod
-    def from_targets(cls, relevance: Any, query: Any, *, target: str = "proportional", **options: Any) -> ListNetLoss:
+    def from_targets(
+        cls,
+        relevance: Any,
+        query: Any,
+        *,
+        target: Literal["proportional", "softmax"] = "proportional",
+        **options: Unpack[ListNetOptions],
+    ) -> ListNetLoss:
         """Create the loss for the relevances and queries of the training data.
 
         Parameters
@@ -261,6 +269,9 @@ class ListNetLoss(_ListwiseLoss):
         if loss is not None:
             return loss
         return self._listwise_loss(list_net_inner, scores, relevance, query, index, target=self.target)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
 
 class ListMLELoss(_ListwiseLoss):
@@ -335,7 +346,7 @@ class ListMLELoss(_ListwiseLoss):
         super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule, memory=memory)
 
     @classmethod
-    def from_targets(cls, relevance: Any, query: Any, **options: Any) -> ListMLELoss:
+    def from_targets(cls, relevance: Any, query: Any, **options: Unpack[ListMLEOptions]) -> ListMLELoss:
         """Create the loss for the relevances and queries of the training data.
 
         Parameters
@@ -361,6 +372,9 @@ class ListMLELoss(_ListwiseLoss):
         if loss is not None:
             return loss
         return self._listwise_loss(list_mle_inner, scores, relevance, query, index)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
 
 @dataclass(frozen=True)
@@ -475,7 +489,9 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
         self._set_temperature(temperature)
 
     @classmethod
-    def from_targets(cls, relevance: Any, query: Any, *, k: int | None = None, **options: Any) -> NDCGLoss:
+    def from_targets(
+        cls, relevance: Any, query: Any, *, k: int | None = None, **options: Unpack[NDCGOptions]
+    ) -> NDCGLoss:
         """Create the loss for the relevances and queries of the training data.
 
         Parameters
@@ -507,3 +523,6 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
                 return loss
         options["k"] = self.k
         return self._listwise_loss(ndcg_inner, scores, relevance, query, index, **options)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward

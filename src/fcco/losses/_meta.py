@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -128,3 +130,6 @@ class MAMLLoss(Loss):
             return inner
 
         return self._loss(estimate, index=index, gather=False, sample=(model, query))
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward

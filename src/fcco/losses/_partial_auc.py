@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from fcco.losses._base import Default, Loss, Scale, choose, count_positives
 from fcco.losses._by_hand import step_by_hand
 from fcco.losses._classes import PerClass, count_per_class, refuse_memory
 from fcco.losses._hand_bipartite import can_fuse, partial_auc_by_hand
+from fcco.losses._options import CVaROptions, PartialAUCOptions
 from fcco.losses._population import check_members, outer_only, split
 from fcco.schedules import RunningMean
 
@@ -108,7 +109,7 @@ class PartialAUCLoss(Loss):
         self.surrogate = resolve_surrogate(surrogate, margin)
 
     @classmethod
-    def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
+    def from_targets(cls, target: Any, **options: Unpack[PartialAUCOptions]) -> PartialAUCLoss:
         """Create the loss with n and the number of positives counted in the training targets.
 
         Parameters
@@ -142,6 +143,9 @@ class PartialAUCLoss(Loss):
             if loss is not None:
                 return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _estimate(self, pool: Pool, k: int = 0) -> Estimate:
         """Estimate the inner values of the positives of class k in a pool."""
@@ -255,7 +259,7 @@ class CVaRPartialAUCLoss(Loss):
         self._with_outer(n_neg)._identify(n_pos=n_pos)
 
     @classmethod
-    def from_targets(cls, target: Any, **options: Any) -> CVaRPartialAUCLoss:
+    def from_targets(cls, target: Any, **options: Unpack[CVaROptions]) -> CVaRPartialAUCLoss:
         """Create the loss with n and n_pos counted in the training targets.
 
         Parameters
@@ -275,6 +279,9 @@ class CVaRPartialAUCLoss(Loss):
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the negatives in a pool."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from fcco.functional._surrogates import SurrogateLike
 from fcco.functional._tensors import mean
 from fcco.losses._base import count_positives
 from fcco.losses._bipartite import AveragePrecisionLoss
+from fcco.losses._options import PretrainedOptions
 
 _DECAY = 0.99  # of the moments of the logits, a step
 _LEAST_DEVIATION = 1e-6  # of logits that the temperature follows; if all are equal, it stays as it is
@@ -125,7 +126,9 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         self.register_buffer("moments", torch.zeros(2, 3, dtype=torch.float64))
 
     @classmethod
-    def from_targets(cls, target: Any, switch: int | None = None, **options: Any) -> PretrainedAveragePrecisionLoss:
+    def from_targets(
+        cls, target: Any, switch: int | None = None, **options: Unpack[PretrainedOptions]
+    ) -> PretrainedAveragePrecisionLoss:
         """Create the loss with n and n_pos counted in the training targets.
 
         Parameters
@@ -172,6 +175,9 @@ class PretrainedAveragePrecisionLoss(nn.Module):
             self.switched |= due
             self._watch(latest, moments)
         return loss
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def end_epoch(self, metric: float | None = None) -> bool:
         """Set the temperature anew, and switch if validation has stalled.

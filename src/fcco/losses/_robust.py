@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from fcco.functional._checks import as_mask, check_floats, check_integers, check
 from fcco.functional._inner import masked_logsumexp
 from fcco.functional._tensors import at_least_float32, widen
 from fcco.losses._base import Loss, as_values, count_members
+from fcco.losses._options import GroupDROOptions
 from fcco.schedules import RunningMean
 
 
@@ -74,6 +75,9 @@ class InvariantLogisticLoss(Loss):
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
         """Return the loss of a batch from scores of shape (B1, B2), targets and rows, each of shape (B1,)."""
         return self._loss(lambda pool: _signed_mean(*pool.own), scores, target, index=index, gather=False)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ class GroupDROLoss(Loss):
         self._identify(group_sizes=group_sizes)
 
     @classmethod
-    def from_targets(cls, group: Any, **options: Any) -> GroupDROLoss:
+    def from_targets(cls, group: Any, **options: Unpack[GroupDROOptions]) -> GroupDROLoss:
         """Create the loss with group sizes counted in the training data.
 
         Parameters
@@ -185,6 +189,9 @@ class GroupDROLoss(Loss):
     def forward(self, losses: Tensor, group: Tensor) -> Tensor:
         """Return the loss of a batch from losses of examples and their groups, each of shape (B,)."""
         return self._shared_loss(self._estimate, losses, group)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _estimate(self, table: InnerTable | None, losses: Tensor, group: Tensor) -> SharedEstimate:
         """Estimate the mean losses of all groups: from the batch if it has the group, otherwise from the table."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import Tensor, nn
 
@@ -21,6 +21,7 @@ from fcco.losses._by_hand import can_work_by_hand, step_by_hand
 from fcco.losses._fused_nca import can_remember_nca, remembering_nca
 from fcco.losses._hand_similarity import contrastive_by_hand, nca_by_hand
 from fcco.losses._likelihood import minus_log_share
+from fcco.losses._options import NCAOptions
 from fcco.losses._population import check_class_sizes
 from fcco.schedules import Power
 
@@ -124,7 +125,7 @@ class NCALoss(Loss):
         self._identify(class_sizes=class_sizes)
 
     @classmethod
-    def from_targets(cls, labels: Any, **options: Any) -> NCALoss:
+    def from_targets(cls, labels: Any, **options: Unpack[NCAOptions]) -> NCALoss:
         """Create the loss with n and the class sizes counted in the training labels.
 
         Parameters
@@ -150,6 +151,9 @@ class NCALoss(Loss):
             if loss is not None:
                 return loss
         return self._loss(self._estimate, embeddings, labels, index=index, stratum=stratum, check=self._check)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _by_hand(self, embeddings: Tensor, labels: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""
@@ -252,7 +256,7 @@ class ContrastiveLoss(Loss):
         self,
         n: int,
         temperature: float | nn.Parameter = 0.1,
-        mode: str = "two_views",
+        mode: Literal["two_views", "cross_modal"] = "two_views",
         include_positive: bool = False,
         rule: Rule | None = None,
         own_term: OwnTerm = "exact",
@@ -290,6 +294,9 @@ class ContrastiveLoss(Loss):
             if loss is not None:
                 return loss
         return self._loss(lambda pool: self._estimate(pool, tau), first, second, index=index)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _estimate(self, pool: Pool, temperature: float | Tensor) -> Estimate:
         """Estimate the inner values of the own examples of a pool, with either view as the anchor."""

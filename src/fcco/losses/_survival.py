@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from fcco.losses._base import Default, Loss, Scale, choose, count_positives
 from fcco.losses._by_hand import can_work_by_hand, step_by_hand
 from fcco.losses._fused_memory import remembering_cox
 from fcco.losses._hand_cox import cox_by_hand
+from fcco.losses._options import CoxOptions
 from fcco.losses._population import check_members, split
 
 # What measured best; see docs/defaults.md.
@@ -108,7 +109,7 @@ class CoxLoss(Loss):
         self.own_term: OwnTerm = own_term
 
     @classmethod
-    def from_targets(cls, event: Any, **options: Any) -> CoxLoss:
+    def from_targets(cls, event: Any, **options: Unpack[CoxOptions]) -> CoxLoss:
         """Create the loss with n and n_events counted in the training events.
 
         Parameters
@@ -138,6 +139,9 @@ class CoxLoss(Loss):
                 return loss
         columns = (risk, time, event) if strata is None else (risk, time, event, strata)
         return self._loss(self._estimate, *columns, index=index, stratum=stratum, check=self._check)
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _by_hand(self, risk: Tensor, time: Tensor, event: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""

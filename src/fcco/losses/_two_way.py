@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fcco.functional._checks import check_number
 from fcco.functional._inner_bipartite import partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.losses._base import Loss, Scale, count_positives
+from fcco.losses._options import TwoWayOptions
 from fcco.losses._population import check_members, outer_only
 
 _LARGEST_EXPONENT = 60.0  # e^60 and its square are finite in float32
@@ -100,7 +101,7 @@ class TwoWayPartialAUCLoss(Loss):
         self.over_positives.outer_may_fail = False
 
     @classmethod
-    def from_targets(cls, target: Any, **options: Any) -> TwoWayPartialAUCLoss:
+    def from_targets(cls, target: Any, **options: Unpack[TwoWayOptions]) -> TwoWayPartialAUCLoss:
         """Create the loss with n and the number of positives counted in the training targets.
 
         Parameters
@@ -138,6 +139,9 @@ class TwoWayPartialAUCLoss(Loss):
         log_mean = torch.where(some, torch.where(some, powers, 1.0).log() + found["peak"], -torch.inf)
         row = torch.zeros(1, dtype=torch.long, device=powers.device)
         return self.over_positives(log_mean.unsqueeze(0), row, weight=found["known"], options=vars(self))
+
+    if TYPE_CHECKING:  # otherwise a call of a module takes anything
+        __call__ = forward
 
     def _estimate(self, own: Any, rivals: Any) -> Estimate:
         """Estimate log g of the positives among the own examples."""

@@ -1,0 +1,153 @@
+"""The keyword arguments that ``from_targets`` passes on to the constructors, for type checkers."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from torch import nn
+
+from fcco._memory import Memory
+from fcco._rules import Rule
+from fcco.functional._inner import OwnTerm
+from fcco.functional._inner_listwise import ListOwnTerm
+from fcco.functional._surrogates import SurrogateLike
+from fcco.losses._temperature import Temperature
+
+
+class AUCOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.AUCLoss`."""
+
+    surrogate: SurrogateLike
+    margin: float
+    form: Literal["pairwise", "min_max"]
+    rule: Rule | None
+
+
+class BaselineCoxOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.BaselineCoxLoss`."""
+
+    rule: Rule
+    stratified: bool
+    centred: bool
+
+
+class AveragePrecisionOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.AveragePrecisionLoss`."""
+
+    margin: float
+    surrogate: SurrogateLike
+    temperature: Temperature
+    rule: Rule | None
+    own_term: OwnTerm
+    memory: Memory | int | None
+
+
+class PNormPushOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.PNormPushLoss`."""
+
+    p: float
+    surrogate: SurrogateLike
+    margin: float
+    rule: Rule | None
+    memory: Memory | int | None
+
+
+class PretrainedOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.PretrainedAveragePrecisionLoss`."""
+
+    patience: int
+    blend: float
+    temperature: float
+    surrogate: SurrogateLike
+    rule: Rule
+    own_term: OwnTerm
+
+
+class PartialAUCOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.PartialAUCLoss`."""
+
+    temperature: float
+    surrogate: SurrogateLike
+    margin: float
+    rule: Rule | None
+    memory: Memory | int | None
+
+
+class CVaROptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.CVaRPartialAUCLoss`."""
+
+    max_fpr: float
+    top_k: int | None
+    surrogate: SurrogateLike
+    margin: float
+    rule: Rule
+    memory: Memory | int
+
+
+class TwoWayOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.TwoWayPartialAUCLoss`."""
+
+    temperature: float
+    positive_temperature: float
+    surrogate: SurrogateLike
+    margin: float
+    rule: Rule
+
+
+class GroupDROOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.GroupDROLoss`."""
+
+    temperature: float
+    rule: Rule
+
+
+class CoxOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.CoxLoss`."""
+
+    rule: Rule | None
+    own_term: OwnTerm
+    memory: Memory | int | None
+
+
+class ListNetOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.ListNetLoss`."""
+
+    rule: Rule
+    own_term: ListOwnTerm
+    memory: Memory | int
+
+
+class ListMLEOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.ListMLELoss`."""
+
+    rule: Rule
+    own_term: ListOwnTerm
+    memory: Memory | int
+
+
+class NDCGOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.NDCGLoss`."""
+
+    surrogate: SurrogateLike
+    margin: float
+    sharpness: float
+    rule: Rule
+    own_term: ListOwnTerm
+    temperature: Temperature
+    memory: Memory | int
+
+
+class NCAOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.NCALoss`."""
+
+    rule: Rule | None
+    log_likelihood: bool
+    memory: Memory | int | None
+
+
+class SupervisedContrastiveOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.SupervisedContrastiveLoss`."""
+
+    temperature: float | nn.Parameter
+    rule: Rule | None
+    memory: Memory | int | None
