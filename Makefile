@@ -23,7 +23,7 @@ test-install: .venv/.dev
 
 # The documentation, into site/index.html, which can be opened as a file.
 docs: .venv/.docs
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # make fuzz MINUTES=20, or HOURS=2
 MINUTES ?= 5

@@ -120,3 +120,34 @@ def test_links_to_other_files_of_the_repository():
     assert pages.with_links("`[a](nowhere)`", "choose.md") == "`[a](nowhere)`"
     with pytest.raises(ValueError, match=r"docs/choose.md links to ../nowhere.md"):
         pages.with_links("[a](../nowhere.md)", "choose.md")
+
+
+COMPARISON = """*Metric*: accuracy.
+
+| data | batch | ours | best competitor | which | difference |
+|---|---|---|---|---|---|
+| digits | 16 | 0.91 ± 0.01 | 0.89 ± 0.02 | in-batch | +0.02, **ours** |
+
+| another | table |
+|---|---|
+| stays | so |
+"""
+
+
+def test_tables_that_compare_get_a_chart():
+    page = importlib.import_module("directives").with_charts(COMPARISON)
+    assert 'aria-label="Dot plot. Metric: accuracy. digits, batch 16: fcco 0.91, best competitor 0.89' in page
+    assert page.count("<circle") == 2 + 2, "two in the legend, two in the row"
+    assert "Higher is better." in page
+    assert (
+        page.index("<details") < page.index("| digits | 16 |") < page.index("</details>") < page.index("| stays | so |")
+    )
+
+
+def test_terms_are_explained_in_words():
+    terms = importlib.import_module("terms")
+    found = terms.definitions()
+    assert found["visit"] == "A training step whose batch contains the row."
+    assert not [name for name in found if name not in terms.PLAIN and "\\" in found[name]]
+    assert "*[visits]: A training step" in terms.abbreviations("choose.md")
+    assert terms.abbreviations("glossary.md") == ""

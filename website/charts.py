@@ -1,4 +1,4 @@
-"""Dot plots of the tables of results: a line for each row, a mark for each method, bars for the seeds' deviation."""
+"""Charts of the tables of results: dots with bars for the seeds' deviation, and squares for verdicts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tables import Table, number
 
 LEFT, PLOT, RIGHT, ROW = 250.0, 360.0, 230.0, 24.0
 STYLES = (("circle", "ours"), ("circle", "theirs"), ("triangle", "theirs"), ("square", "theirs"))
+# What ours is compared with, by the name of its column.
+COMPARED = {"best competitor": "best competitor", "paper": "the paper"}
 
 
 @dataclass(frozen=True)
@@ -22,41 +24,58 @@ class Line:
     remark: str = ""
 
 
+def compares(head: list[str]) -> bool:
+    """Return whether a table has results of ours beside those of others."""
+    return "ours" in head and any(name in head for name in COMPARED)
+
+
 def dot_plot(table: Table, what: str) -> str:
-    """Return a figure of a table, either of ours and the best competitor or of one column for each method."""
-    methods, lines = _of_pairs(table) if "ours" in table.head else _of_columns(table)
+    """Return a figure of a table, either of ours and another's results or of one column for each method."""
+    pairs = compares(table.head)
+    methods, lines = _of_pairs(table) if pairs else _of_columns(table)
     scale, ticks = _axis([value for line in lines for value in line.values if value])
     height = ROW * len(lines) + 70
     parts = [*_legend(methods), *_grid(scale, ticks, height)]
     for k, line in enumerate(lines):
         parts += _marks(line, 46 + ROW * k, scale)
+    caption = " ".join([what, *_notes(table, pairs=pairs, what=what)])
     alt = f"Dot plot. {what} " + "; ".join(_in_words(line, methods) for line in lines)
-    return drawing.figure(parts, LEFT + PLOT + RIGHT, height, alt=alt, caption=f"{what} {_note(table)}")
+    return drawing.figure(parts, LEFT + PLOT + RIGHT, height, alt=alt, caption=caption)
 
 
-def _note(table: Table) -> str:
-    if "ours" in table.head:
-        return (
-            "Marks are means, bars standard deviations over seeds. On the right: the best competitor, and the verdict."
-        )
-    return "Each row is a data set, a batch size and a number of passes; the filled mark is the default."
+def _notes(table: Table, *, pairs: bool, what: str) -> list[str]:
+    notes = []
+    if what.startswith(("Objective", "Metric")):
+        notes.append("Lower is better." if what.startswith("Objective") else "Higher is better.")
+    if pairs:
+        notes.append("Marks are means, bars standard deviations over seeds.")
+    else:
+        notes.append("A row is a data set, a batch size and a number of passes. The filled mark is the default.")
+    if "which" in table.head:
+        notes.append("On the right: the best competitor, and whose result is better.")
+    return notes
 
 
 def _of_pairs(table: Table) -> tuple[list[str], list[Line]]:
     at = {name: k for k, name in enumerate(table.head)}
-    lines = [
-        Line(
-            f"{row[at['data']]}, batch {row[at['batch']]}",
-            [number(row[at["ours"]]), number(row[at["best competitor"]])],
-            f"{row[at['which']]}: {row[_verdict(table)].split(', ')[-1].strip('*')}",
-        )
-        for row in table.rows
-    ]
-    return ["fcco", "best competitor"], lines
+    other = next(name for name in COMPARED if name in at)
+    lines = []
+    for row in table.rows:
+        values = [number(row[at["ours"]]), number(row[at[other]])]
+        if values[0]:
+            lines.append(Line(_name(row, at), values, _remark(row, at)))
+    return ["fcco", COMPARED[other]], lines
 
 
-def _verdict(table: Table) -> int:
-    return next(k for k, name in enumerate(table.head) if name in ("ratio", "difference"))
+def _name(row: list[str], at: dict[str, int]) -> str:
+    return f"{row[0]}, batch {row[at['batch']]}" if "batch" in at else ", ".join(row[:2])
+
+
+def _remark(row: list[str], at: dict[str, int]) -> str:
+    if "which" not in at:
+        return ""
+    verdict = row[at.get("ratio", at.get("difference", -1))].split(", ")[-1].strip("*")
+    return f"{row[at['which']]}: {verdict}"
 
 
 def _of_columns(table: Table) -> tuple[list[str], list[Line]]:
@@ -72,9 +91,9 @@ def _axis(values: list[tuple[float, float]]) -> tuple[Callable[[float], float], 
     centres = [value for value, _ in values]
     if min(centres) > 0 and max(centres) / min(centres) > 20:
         low, high = math.floor(math.log10(min(centres))), math.ceil(math.log10(max(centres)))
-        floor = 10.0**low
+        floor, ceiling = 10.0**low, 10.0**high
         ticks = [10.0**k for k in range(low, high + 1)]
-        return lambda v: LEFT + PLOT * (math.log10(max(v, floor)) - low) / (high - low), ticks
+        return lambda v: LEFT + PLOT * (math.log10(min(max(v, floor), ceiling)) - low) / (high - low), ticks
     least, most = min(v - s for v, s in values), max(v + s for v, s in values)
     step = _nice((most - least) / 4 or abs(most) or 1.0)
     low, high = math.floor(least / step), math.ceil(most / step)
@@ -110,9 +129,8 @@ def _marks(line: Line, y: float, scale: Callable[[float], float]) -> list[str]:
     parts = [drawing.text(LEFT - 12, y + 4, line.name, anchor="end")]
     if line.remark:
         parts.append(drawing.text(LEFT + PLOT + 14, y + 4, line.remark, size=11, kind="faint"))
-    both = list(zip(line.values, STYLES, strict=False))
     # Ours is drawn last, on top; where both have bars, these lie beside each other.
-    for k, (value, (shape, kind)) in reversed(list(enumerate(both))):
+    for k, (value, (shape, kind)) in reversed(list(enumerate(zip(line.values, STYLES, strict=False)))):
         if value is None:
             continue
         centre, spread = value
@@ -126,3 +144,32 @@ def _marks(line: Line, y: float, scale: Callable[[float], float]) -> list[str]:
 def _in_words(line: Line, methods: list[str]) -> str:
     values = [f"{name} {value[0]:g}" for name, value in zip(methods, line.values, strict=False) if value]
     return f"{line.name}: {', '.join(values)}" + (f" ({line.remark})" if line.remark else "")
+
+
+VERDICTS = ("better", "even", "worse")
+
+
+def verdicts(table: Table) -> str:
+    """Return a figure of the columns "better / even / worse": a square for each data set."""
+    columns = [k for k, name in enumerate(table.head) if name.endswith("better / even / worse")]
+    names = [table.head[k].split(":")[0] for k in columns]
+    parts, places = [], [LEFT + 20 + 260 * k for k in range(len(columns))]
+    for k, verdict in enumerate(VERDICTS):
+        parts += [_square(LEFT + 20 + 90 * k, 14, verdict), drawing.text(LEFT + 34 + 90 * k, 18, verdict)]
+    parts += [drawing.text(x - 6, 42, name, kind="faint") for x, name in zip(places, names, strict=True)]
+    words = []
+    for y, row in enumerate(table.rows):
+        label = f"{row[0]}, batch {row[1]}"
+        parts.append(drawing.text(LEFT - 12, 64 + 18 * y, label, anchor="end"))
+        for x, k in zip(places, columns, strict=True):
+            counts = [int(count) for count in row[k].split("/")]
+            cases = [verdict for verdict, count in zip(VERDICTS, counts, strict=True) for _ in range(count)]
+            parts += [_square(x + 15 * place, 60 + 18 * y, verdict) for place, verdict in enumerate(cases)]
+        words.append(f"{label}: {', '.join(f'{name} {row[k]}' for name, k in zip(names, columns, strict=True))}")
+    alt = f"Verdicts, better / even / worse. {'; '.join(words)}"
+    caption = "A square is a data set: fcco against the best competitor, by training objective and by test metric."
+    return drawing.figure(parts, LEFT + 540, 64 + 18 * len(table.rows), alt=alt, caption=caption)
+
+
+def _square(x: float, y: float, verdict: str) -> str:
+    return drawing.rectangle(x - 6, y - 6, 12, 12, f"verdict-{verdict}", radius=2)

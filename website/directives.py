@@ -1,8 +1,12 @@
 """Comments in a page that ask for a table, a chart or a diagram. On GitHub they are not seen.
 
-<!-- table: BENCHMARKS.md > Summary | Survival -->     the rows of a table whose first cell has this word
-<!-- dots: BENCHMARKS.md > Survival > Metric -->       a dot plot of the table below the line "*Metric*: ..."
-<!-- diagram: choose -->                               a drawing of diagrams.py
+    <!-- table: BENCHMARKS.md > Summary | Survival -->     the rows of a table whose first cell has this word
+    <!-- dots: BENCHMARKS.md > Survival > Metric -->       a dot plot of the table below the line "*Metric*: ..."
+    <!-- dots: docs/memory.md > Cox :: Excess, ... -->     the same, with a caption of the page's own
+    <!-- verdicts: BENCHMARKS.md > Summary -->             squares for the columns "better / even / worse"
+    <!-- diagram: choose -->                               a drawing of diagrams.py
+
+Tables with results of ours beside others', which benchmarks write, get a dot plot without being asked.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ from collections.abc import Callable
 
 import charts
 import diagrams
-from tables import Table, read_table
+from tables import Table, as_table, read_table
 
-DIRECTIVE = re.compile(r"^<!-- (table|dots|diagram): (.+?) -->$", flags=re.MULTILINE)
+DIRECTIVE = re.compile(r"^<!-- (table|dots|verdicts|diagram): (.+?) -->$", flags=re.MULTILINE)
+TABLE = re.compile(r"(?:^(?P<title>[^|\n]+)\n\n)?(?P<table>(?:^\|.*\n)+)", flags=re.MULTILINE)
 
 
 def carried_out(text: str) -> str:
@@ -22,20 +27,36 @@ def carried_out(text: str) -> str:
     return DIRECTIVE.sub(lambda found: KINDS[found.group(1)](found.group(2)), text)
 
 
-def _read(words: str) -> tuple[Table, list[str]]:
+def with_charts(text: str) -> str:
+    """Return the text with a dot plot in the place of each table that compares; the table unfolds below it."""
+
+    def drawn(found: re.Match[str]) -> str:
+        table = as_table(found["table"].splitlines())
+        if not charts.compares(table.head):
+            return found.group(0)
+        title = re.sub(":$", ".", (found["title"] or "").replace("*", ""))
+        folded = f'<details markdown="1"><summary>The numbers</summary>\n\n{found["table"]}\n</details>\n'
+        return f"{charts.dot_plot(table, title)}\n\n{folded}"
+
+    return TABLE.sub(drawn, text)
+
+
+def _read(words: str) -> tuple[Table, str]:
     path, _, rows = words.partition(" | ")
     place = path.split(" > ")
     table = read_table(*place)
-    return (table.where(rows) if rows else table), place
+    return (table.where(rows) if rows else table), place[1]
 
 
 def _dots(words: str) -> str:
-    table, place = _read(words)
-    return charts.dot_plot(table, table.title or place[1])
+    path, _, caption = words.partition(" :: ")
+    table, heading = _read(path)
+    return charts.dot_plot(table, caption or table.title or heading)
 
 
 KINDS: dict[str, Callable[[str], str]] = {
     "table": lambda words: _read(words)[0].as_markdown(),
     "dots": _dots,
+    "verdicts": lambda words: charts.verdicts(_read(words)[0]),
     "diagram": lambda name: diagrams.DIAGRAMS[name](),
 }

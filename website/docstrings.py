@@ -13,6 +13,8 @@ from griffe import Extension, Module, Object
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):`~?([^`]+)`")
 MATHS = re.compile(r"^( *)\.\. math::(.*(?:\n\1 +\S.*)*)", flags=re.MULTILINE)
 REFERENCE = re.compile(r"^( *)\.\. \[(\d+)\] ", flags=re.MULTILINE)
+SEE_ALSO = re.compile(r"^See Also\n-+\n(?:.+\n?)+", flags=re.MULTILINE)
+SEEN = re.compile(r"^([\w.]+) : ", flags=re.MULTILINE)
 PAGE = re.compile(r"(?<![\w/`])docs/(\w+)\.md")
 TABLE = re.compile(r"^( *)(=+(?: =+)+)\n((?:.*\n)+?)\1\2\n((?:.*\n)+?)\1\2$", flags=re.MULTILINE)
 
@@ -28,6 +30,7 @@ def as_markdown(text: str, resolve: dict[str, str]) -> str:
     text = MATHS.sub(lambda found: f"{found.group(1)}$${' '.join(found.group(2).split())}$$\n", text)
     text = re.sub(r":math:`([^`]+)`", r"$\1$", text)
     text = TABLE.sub(_as_table, text)
+    text = SEE_ALSO.sub(lambda found: SEEN.sub(r"- :func:`\1`: ", found.group(0)), text)
     text = ROLE.sub(reference, text)
     text = REFERENCE.sub(r"\1\2. ", text)
     text = re.sub(r"\[(\d+)\]_", r"[\1]", text)

@@ -10,6 +10,7 @@ from mkdocs.structure.pages import Page
 
 import directives
 import pages
+import terms
 from maths import Maths
 
 
@@ -40,4 +41,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     place = page.file.src_uri
     if place.startswith("examples/"):
         return markdown
-    return pages.with_links(directives.carried_out(markdown), place)
+    if place in pages.MOVED.values():
+        markdown = directives.with_charts(markdown)
+    if place == "benchmarks.md":
+        markdown = markdown.replace("## Summary\n", "## Summary\n\n<!-- verdicts: BENCHMARKS.md > Summary -->\n", 1)
+    return pages.with_links(directives.carried_out(markdown), place) + terms.abbreviations(place)

@@ -17,6 +17,9 @@ from markdown.inlinepatterns import InlineProcessor
 NAMESPACE = "http://www.w3.org/1998/Math/MathML"
 register_namespace("", NAMESPACE)
 
+LIMITS = {"msub": "munder", "msup": "mover", "msubsup": "munderover"}
+LARGE = {"\N{N-ARY SUMMATION}", "\N{N-ARY PRODUCT}", "max", "min"}
+
 # No space inside the dollars, and no digit after them, so that prices stay as they are.
 INLINE = r"(?<![\\$])\$(?![\s$])([^$\n]*?[^\s\\$])\$(?!\d)"
 # What the converter does not know, or does not escape, in words that it does.
@@ -39,6 +42,9 @@ def as_mathml(latex: str, display: str) -> Element:
     element = fromstring(convert(latex, display=display))
     for part in element.iter():
         part.tag = part.tag.removeprefix(f"{{{NAMESPACE}}}")
+        # Within brackets and fractions the converter forgets that limits stand below and above.
+        if display == "block" and part.tag in LIMITS and part[0].text in LARGE:
+            part.tag = LIMITS[part.tag]
     element.set("alttext", latex)
     return element
 

@@ -62,7 +62,12 @@ def read_table(page: str, heading: str, before: str = "") -> Table:
             title = line.replace("*", "")
     if not table:
         raise ValueError(f"{where}: no table there")
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
+    return as_table(table, title)
+
+
+def as_table(lines: list[str], title: str = "") -> Table:
+    """Return the table that lines of Markdown stand for."""
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     return Table(cells[0], cells[2:], title)
 
 
