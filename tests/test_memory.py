@@ -37,7 +37,7 @@ BATCHES = [[0, 1, 2, 3], [4, 2, 5], [1, 6, 3], [6, 4], [5, 0, 3, 6, 1, 2, 4], [2
 @pytest.fixture
 def _in_torch(monkeypatch):
     """Losses do not work out their steps by hand."""
-    for module in ("_bipartite", "_survival", "_fused_nca"):
+    for module in ("_bipartite", "_survival", "_hand_memory_nca"):
         monkeypatch.setattr(f"fcco.losses.{module}.can_remember", lambda *_: False)
 
 

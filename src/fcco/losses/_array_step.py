@@ -76,7 +76,7 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array
         if new.dtype == np.float64 != values.dtype:
             table.promote(torch.float64)
             values = buffers["u"].numpy()
-        buffers["step"].add_(1)
+        count_step(coupled)
         values[rows] = new
         if visits.dtype != np.bool_:
             counts[rows] = visits + 1
@@ -87,6 +87,12 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array
         known = torch.as_tensor(visits).bool()
         coupled.notify(Visit(torch.from_numpy(rows), made, before, known, torch.ones_like(known)))
     return new, at
+
+
+def count_step(coupled: CoupledLoss) -> None:
+    """Count a step of the table."""
+    steps = coupled._modules["table"]._buffers["step"].numpy()  # type: ignore[union-attr]
+    steps += 1
 
 
 def _rate(coupled: CoupledLoss, table: InnerTable, visits: Array, inner: Array) -> Any:

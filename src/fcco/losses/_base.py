@@ -141,7 +141,7 @@ class Loss(nn.Module):
         self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False, memory: Memory | None = None
     ) -> None:
         super().__init__()
-        self.coupled = CoupledLoss(outer, n, dim, rule=rule, log=log, memory=memory or 0)
+        self._modules["coupled"] = CoupledLoss(outer, n, dim, rule=rule, log=log, memory=memory or 0)
         self.coupled.outer_may_fail, self.coupled.estimates_read_recall = False, True
         self.table.identity = {"kind": type(self).__name__}
         if rule.all_rows:
@@ -155,6 +155,13 @@ class Loss(nn.Module):
                 "use fcco.CoupledLoss"
             )
 
+    # Looking up a submodule as an attribute takes longer than many an operation of a step.
+
+    @property
+    def coupled(self) -> CoupledLoss:
+        """The engine."""
+        return self._modules["coupled"]  # type: ignore[return-value]
+
     @property
     def n(self) -> int:
         """The number of rows of the table; most losses have one for each training example."""
@@ -163,12 +170,12 @@ class Loss(nn.Module):
     @property
     def table(self) -> InnerTable:
         """The running estimates u."""
-        return self.coupled.table
+        return self.coupled._modules["table"]  # type: ignore[return-value]
 
     @property
     def memory(self) -> OutputMemory | None:
         """The outputs of recent batches; None if the loss remembers none."""
-        return self.coupled.memory
+        return self.coupled._modules.get("memory")  # type: ignore[return-value]
 
     def _identify(self, **known: Any) -> Self:
         """Record what is known about the population: numbers, and tensors, which are identified by their values.

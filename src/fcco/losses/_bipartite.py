@@ -23,8 +23,8 @@ from fcco.losses._array_outer import LogPower, MinusRatio, Power
 from fcco.losses._base import Default, Loss, choose, count_positives, minus_share
 from fcco.losses._by_hand import step_by_hand
 from fcco.losses._classes import PerClass, check_n_pos, count_known, count_per_class, refuse_memory
-from fcco.losses._fused_memory import remembering_average_precision, remembering_p_norm_push
 from fcco.losses._hand_bipartite import average_precision_by_hand, can_fuse, p_norm_push_by_hand
+from fcco.losses._hand_memory import remembering_average_precision, remembering_p_norm_push
 from fcco.losses._options import AveragePrecisionOptions, PNormPushOptions
 from fcco.losses._population import check_members, outer_only, split
 from fcco.losses._temperature import Temperature, TemperedLoss
@@ -339,7 +339,7 @@ class PNormPushLoss(Loss):
             return by_itself()
         if not can_remember(self.memory, scores):
             return None
-        options: dict[str, Any] = {"surrogate": self.surrogate, "p": self.p, "by_itself": by_itself}
+        options: dict[str, Any] = {"surrogate": self.surrogate, "f": f, "by_itself": by_itself}
         return remembering_p_norm_push(self.coupled, scores, target, index, **options)
 
     def _estimate(self, pool: Pool) -> Estimate:

@@ -40,6 +40,52 @@ def _put_back(gradient: Array, places: Array) -> tuple[Array]:
     return (in_order,)
 
 
+class PrecisionSums:
+    """Both sums of average precision, over positives and over all.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        The surrogate ℓ.
+    own : Array of shape (m,)
+        The scores of positives to compare.
+    rivals : pair of Arrays
+        The scores of the positives and of the negatives to compare them with.
+    each : pair of floats
+        The weight of a positive and of a negative.
+    own_term : float
+        What to add to both sums.
+
+    Attributes
+    ----------
+    inner : Array of shape (m, 2)
+        The sums.
+    """
+
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        own: Array,
+        rivals: tuple[Array, Array],
+        each: tuple[float, float],
+        own_term: float,
+    ) -> None:
+        self.pairs, self.each = compare(surrogate, own, *rivals), each
+        first = each[0] * self.pairs.sums[0]
+        first += own_term
+        self.inner = np.empty((len(own), 2), first.dtype)
+        self.inner[:, 0] = first
+        np.add(first, each[1] * self.pairs.sums[1], out=self.inner[:, 1])
+
+    def by_class(self, slope: Array) -> Array:
+        """Return the gradient with respect to the sums over each class, given that with respect to ``inner``."""
+        pull = slope.T.copy()
+        pull[0] += pull[1]
+        pull[0] *= self.each[0]
+        pull[1] *= self.each[1]
+        return pull
+
+
 def average_precision_by_hand(
     scores: Array, target: Array, *, surrogate: Surrogate, temperature: float, n: int, n_pos: int, exact: bool
 ) -> ArrayEstimate:
@@ -52,19 +98,58 @@ def average_precision_by_hand(
     # In double precision, a division by the temperature costs no digits that matter. An exact own term needs it too,
     # because it is first summed with the others, at 1 / n_pos of its final weight.
     h = values.astype(np.float64) / temperature if exact or temperature != 1.0 else values
-    weight = np.zeros((m + k, 2), h.dtype)
-    weight[:m], weight[m:, 1] = of_positive, (n - n_pos) / k / n
-    pairs = compare(surrogate, h[:m], h, weight)
-    at_zero, own_value, _ = own_terms(surrogate)
-    own = own_value / n - at_zero * of_positive if exact else (own_value - at_zero) * of_positive
+    own_value, own = own_terms(surrogate), h[:m]
+    own_term = own_value.counted / n - own_value.at_zero * of_positive
+    if not exact:
+        own_term = (own_value.counted - own_value.at_zero) * of_positive
+    sums = PrecisionSums(surrogate, own, (own, h[m:]), (of_positive, (n - n_pos) / k / n), own_term)
 
     def pull(slope: Array) -> tuple[Array]:
-        slope = slope.astype(h.dtype, copy=False) / temperature
-        gradient = pairs.pull_rivals(slope)
-        gradient[:m] += pairs.pull_own(slope)
+        pulls = sums.by_class(slope.astype(h.dtype, copy=False) / temperature)
+        gradient = sums.pairs.pull_rivals(pulls)
+        gradient[:m] += sums.pairs.pull_own(pulls)
         return _put_back(gradient, places)
 
-    return ArrayEstimate(pairs.sums + own, pull, places[:m])
+    return ArrayEstimate(sums.inner, pull, places[:m])
+
+
+class PushMeans:
+    """The means over positives of p-norm push, ℓ(own - rival); ``inner`` has shape (own,)."""
+
+    def __init__(self, surrogate: Surrogate, own: Array, rivals: Array, count: float) -> None:
+        self.pairs, self.factor = compare(surrogate, -own, -rivals), 1 / count
+        self.inner = self.pairs.sums[0] * self.factor
+
+    def pull_own(self, slope: Array) -> Array:
+        """Return the gradient with respect to the own scores."""
+        return self.pairs.pull_own(-self.factor * slope[None])
+
+    def pull_rivals(self, slope: Array) -> Array:
+        """Return the gradient with respect to the scores of the rivals."""
+        return self.pairs.pull_rivals(-self.factor * slope[None])
+
+
+class LogPushMeans:
+    """The same for ℓ = exp, in log space, where the sum over rivals is the same for all."""
+
+    def __init__(self, own: Array, rivals: Array, count: float) -> None:
+        lowest = np.minimum.reduce(rivals) if len(rivals) else 0.0
+        self.share = np.exp(lowest - rivals)
+        self.total = np.add.reduce(self.share)
+        self.inner = (own - lowest) + own.dtype.type(np.log(self.total / count))
+
+    def pull_own(self, slope: Array) -> Array:
+        """Return the gradient with respect to the own scores."""
+        return slope
+
+    def pull_rivals(self, slope: Array) -> Array:
+        """Return the gradient with respect to the scores of the rivals."""
+        return self.share * (-np.add.reduce(slope) / self.total)
+
+
+def push_means(surrogate: Surrogate, own: Array, rivals: Array, count: float) -> PushMeans | LogPushMeans:
+    """Return the sums over rivals, divided by ``count``."""
+    return LogPushMeans(own, rivals, count) if surrogate.is_exp else PushMeans(surrogate, own, rivals, count)
 
 
 def p_norm_push_by_hand(scores: Array, target: Array, *, surrogate: Surrogate, n_outer: int) -> ArrayEstimate:
@@ -72,26 +157,12 @@ def p_norm_push_by_hand(scores: Array, target: Array, *, surrogate: Surrogate, n
     h, m, places = split_batch(scores, target, positives_first=False)
     if m > n_outer:
         raise LeftToTheEngine
-    own, rivals = h[:m], h[m:]
-    if surrogate.is_exp:
-        # In log space, the sum over rivals is the same for all.
-        lowest = np.minimum.reduce(rivals)
-        share = np.exp(lowest - rivals)
-        total = np.add.reduce(share)
-
-        def pull_exp(slope: Array) -> tuple[Array]:
-            return _put_back(np.concatenate((slope, share * (-np.add.reduce(slope) / total))), places)
-
-        inner = (own - lowest) + own.dtype.type(math.log(total / len(rivals)))
-        return ArrayEstimate(inner, pull_exp, places[:m])
-    weight = np.full((len(rivals), 1), 1 / len(rivals), own.dtype)
-    pairs = compare(surrogate, -own, -rivals, weight)
+    means = push_means(surrogate, h[:m], h[m:], len(h) - m)
 
     def pull(slope: Array) -> tuple[Array]:
-        slope = -slope[:, None]
-        return _put_back(np.concatenate((pairs.pull_own(slope), pairs.pull_rivals(slope))), places)
+        return _put_back(np.concatenate((means.pull_own(slope), means.pull_rivals(slope))), places)
 
-    return ArrayEstimate(pairs.sums[:, 0], pull, places[:m])
+    return ArrayEstimate(means.inner, pull, places[:m])
 
 
 def partial_auc_by_hand(

@@ -18,7 +18,7 @@ from fcco.functional._similarity import check_temperature_of_all
 from fcco.losses._array_outer import MeanLogarithm, Share
 from fcco.losses._base import Default, Loss, as_values, choose, count_members, minus_share
 from fcco.losses._by_hand import can_work_by_hand, step_by_hand
-from fcco.losses._fused_nca import can_remember_nca, remembering_nca
+from fcco.losses._hand_memory_nca import can_remember_nca, remembering_nca
 from fcco.losses._hand_similarity import contrastive_by_hand, nca_by_hand
 from fcco.losses._likelihood import minus_log_share
 from fcco.losses._options import NCAOptions

@@ -17,8 +17,8 @@ from fcco.losses._array_memory import can_remember
 from fcco.losses._array_outer import Logarithm
 from fcco.losses._base import Default, Loss, Scale, choose, count_positives
 from fcco.losses._by_hand import can_work_by_hand, step_by_hand
-from fcco.losses._fused_memory import remembering_cox
 from fcco.losses._hand_cox import cox_by_hand
+from fcco.losses._hand_memory import remembering_cox
 from fcco.losses._options import CoxOptions
 from fcco.losses._population import check_members, split
 

@@ -35,12 +35,12 @@ class TemperedLoss(Loss):
 
     def _temperature_now(self) -> float | Tensor:
         """Return τ of this step; a tensor if reading the number of steps would stall a device or break a graph."""
-        temperature, u = self.temperature, self.table.u
+        temperature = self.temperature
         if not callable(temperature):
             number = check_temperature(temperature)
             # A graph is compiled once for all values of a tensor, and again for every value of a number.
-            return u.new_ones(()) * number if is_compiling() else number
-        step = self.table.step
+            return self.table.u.new_ones(()) * number if is_compiling() else number
+        step, u = self.table.step, self.table.u
         if reads_are_free(step):
             return check_temperature(float(temperature(int(step))))
         # The compiler may work out τ again for the backward pass, from a step that has been counted up meanwhile. It

@@ -1,4 +1,4 @@
-"""Fast steps of NCA with a memory, for eager mode on the CPU; see :mod:`fcco.losses._fused_memory`."""
+"""Fast steps of NCA with a memory, for eager mode on the CPU; see :mod:`fcco.losses._hand_memory`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fcco._coupled import CoupledLoss
 from fcco._guard import EVERY, is_open
 from fcco.losses._array_memory import Array, ArrayMemory, Batch, can_remember
 from fcco.losses._array_outer import Share
-from fcco.losses._array_step import can_track, track
-from fcco.losses._by_hand import LeftToTheEngine, with_gradient
-from fcco.losses._fused_memory import ByItself
+from fcco.losses._array_step import can_track, count_step, track
+from fcco.losses._by_hand import or_left_to_the_engine, with_gradient
+from fcco.losses._hand_memory import ByItself
 from fcco.losses._hand_similarity import NeighbourSums, neighbour_sums
 
 
@@ -34,6 +34,7 @@ def can_remember_nca(coupled: CoupledLoss, embeddings: Any, labels: Any) -> bool
     return not memory.is_guarded or int(memory.step) % EVERY > 0
 
 
+@or_left_to_the_engine
 def remembering_nca(
     coupled: CoupledLoss,
     embeddings: Tensor,
@@ -44,16 +45,6 @@ def remembering_nca(
     by_itself: ByItself,
 ) -> Tensor | None:
     """Return the loss of a step with a memory, or None if the engine has to take it."""
-    try:
-        with np.errstate(all="ignore"):
-            return _remembering_nca(coupled, embeddings, labels, index, log_likelihood, by_itself)
-    except LeftToTheEngine:
-        return None
-
-
-def _remembering_nca(
-    coupled: CoupledLoss, embeddings: Tensor, labels: Tensor, index: Any, log_likelihood: bool, by_itself: ByItself
-) -> Tensor | None:
     z, label = embeddings.detach().numpy(), labels.numpy()
     rows = None if index is None else as_index(index, embeddings.device).numpy()
     memory, n, size, f = coupled.memory, coupled.n, len(z), Share(log_likelihood)
@@ -108,7 +99,7 @@ def _step(coupled: CoupledLoss, inner: Array, rows: Array | None, counts: Array)
     """Take a step of the table; return the new rows, and those that f is to be differentiated at."""
     if rows is None:
         if not coupled.is_frozen:
-            coupled.table.step.add_(1)
+            count_step(coupled)
         return inner, inner
     new, at = inner.copy(), inner.copy()
     new[counts], at[counts] = track(coupled, inner[counts], rows[counts])

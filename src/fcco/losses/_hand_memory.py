@@ -19,8 +19,10 @@ from fcco._coupled import CoupledLoss
 from fcco._remember import TRUST
 from fcco.functional._surrogates import Surrogate
 from fcco.losses._array_memory import Array, ArrayMemory, Batch
-from fcco.losses._by_hand import track_rows, with_gradient
-from fcco.losses._pair_arrays import Compared, compare, own_terms
+from fcco.losses._array_outer import ArrayOuter, MinusRatio
+from fcco.losses._by_hand import or_left_to_the_engine, track_rows, with_gradient
+from fcco.losses._hand_bipartite import PrecisionSums, push_means
+from fcco.losses._pair_arrays import own_terms
 
 ByItself = Callable[[], Tensor | None]
 """Takes the step of a batch without its memory; returns the loss, or None if the engine has to take the step."""
@@ -73,10 +75,23 @@ class FreshBatch:
         assert self.coupled.memory is not None
         return self.coupled.memory.options.refresh
 
+    def refreshed(self, contributed: Array) -> Array:
+        """Return what is remembered of g for outer examples, moved towards what fresh examples contribute to it."""
+        at = self.held.at[self.outer]
+        if self.refreshes:
+            rate = len(self.scores) / (len(self.scores) + len(self.held_label))
+            if self.coupled.log:
+                at = np.logaddexp(at + math.log1p(-rate), contributed + math.log(rate))
+            else:
+                at = at + rate * (contributed - at)
+            self.held.at[self.outer] = at
+        return at
+
     @property
-    def rate(self) -> float:
-        """The part of the fresh examples in the pool."""
-        return len(self.scores) / (len(self.scores) + len(self.held_label))
+    def share(self) -> Array:
+        """The weights of the remembered outer examples."""
+        share = self.held.share[self.outer]
+        return share / share.sum()
 
     def step(self, outer: Array, inner: Array) -> tuple[Array, Array]:
         """Take a step of the table; return the new rows, and the rows that f is to be differentiated at."""
@@ -104,7 +119,7 @@ def _each_represents(population: float, expected: float) -> float:
     return population / expected if expected > 0 else 0.0
 
 
-@np.errstate(all="ignore")
+@or_left_to_the_engine
 def remembering_average_precision(
     coupled: CoupledLoss,
     scores: Tensor,
@@ -121,54 +136,41 @@ def remembering_average_precision(
     batch = FreshBatch(coupled, [scores, target], index)
     if not batch.valid:
         return None
-    n, m, held = coupled.n, len(batch.positives), batch.held
+    n, m = coupled.n, len(batch.positives)
     positive = np.concatenate([batch.label, batch.held_label])
     p = int(np.count_nonzero(positive))
     q = len(positive) - p
     if m > n_pos or len(batch.negatives) > n - n_pos or p == 0 or q == 0 or (exact and p == 1 < n_pos):
         return None
     dtype = np.float64 if exact or temperature != 1.0 else batch.scores.dtype
-    h, old = batch.scores.astype(dtype) / temperature, held.columns[0].astype(dtype) / temperature
+    h, old = batch.scores.astype(dtype) / temperature, batch.held.columns[0].astype(dtype) / temperature
     expected = batch.memory.expect(m)
-    gradient = np.zeros(len(h), dtype)
-    value, inner = 0.0, np.zeros((0, 2), batch.scores.dtype)
-    if m:
-        of_positive = (n_pos - 1) / max(p - 1, 1) / n if exact else n_pos / p / n
-        weight = np.where(positive[:, None], of_positive, np.array([0.0, (n - n_pos) / q / n])).astype(dtype)
-        pairs = compare(surrogate, h[batch.positives], np.concatenate([h, old]), weight)
-        at_zero, own_value, slope_at_zero = own_terms(surrogate)
-        own = own_value / n - at_zero * of_positive if exact else (own_value - at_zero) * of_positive
-        inner = (pairs.sums + own).astype(batch.scores.dtype, copy=False)
-        if not math.isfinite(np.add.reduce(inner, None)):
-            return None
+    own, fresh = own_terms(surrogate), (h[batch.positives], h[batch.negatives])
+    each = (n_pos - 1) / max(p - 1, 1) / n if exact else n_pos / p / n, (n - n_pos) / q / n
+    counted = own.counted / n if exact else own.counted * each[0]
+    pool = np.concatenate([fresh[0], old[batch.held_label]]), np.concatenate([fresh[1], old[~batch.held_label]])
+    ours = PrecisionSums(surrogate, fresh[0], pool, each, counted - own.at_zero * each[0])
+    inner = ours.inner.astype(batch.scores.dtype, copy=False)
+    if not math.isfinite(np.add.reduce(inner, None)):
+        return None
     if not batch.enough:
         return batch.step_by_itself(by_itself, batch.positives, inner, expected)
+    of_rival = _each_represents(n_pos - 1, expected[1]) / n, _each_represents(n - n_pos, expected[0]) / n
+    theirs = PrecisionSums(surrogate, old[batch.outer], fresh, of_rival, own.counted / n * (1 if exact else n_pos / p))
     new, at = batch.step(batch.positives, inner)
-    if m:
-        pull = _pull_of_share(at) / (expected[-1] * temperature)
-        # The own score is among the rivals too, where it does not count.
-        gradient[batch.positives] = pairs.pull_own(pull) + pull.sum(1) * (of_positive * slope_at_zero)
-        value = -np.add.reduce(new[:, 0] / new[:, 1]) / m
-    each = _each_represents(n_pos - 1, expected[1]) / n, _each_represents(n - n_pos, expected[0]) / n
-    weight = np.where(batch.label[:, None], each[0], np.array([0.0, each[1]])).astype(dtype)
-    outer, share = batch.outer, held.share[batch.outer]
-    pairs = compare(surrogate, old[outer], h, weight)
-    if batch.refreshes:
-        own = own_terms(surrogate)[1] / n * (1 if exact else n_pos / p)
-        held.at[outer] += batch.rate * (pairs.sums + own - held.at[outer])
-    pull = _pull_of_share(held.at[outer]) * (share / share.sum() / temperature)[:, None]
-    gradient += pairs.pull_rivals(pull.astype(dtype))
+    gradient, f = np.zeros(len(h), dtype), MinusRatio()
+    pulls = ours.by_class(f.slope(inner, at).astype(dtype) / (expected[-1] * temperature))
+    # The own score is among the rivals too, where it does not count.
+    gradient[batch.positives] = ours.pairs.pull_own(pulls) + pulls[0] * own.slope
+    slope = f.slope(theirs.inner, batch.refreshed(theirs.inner)) * (batch.share / temperature)[:, None]
+    gradient[np.concatenate([batch.positives, batch.negatives])] += theirs.pairs.pull_rivals(
+        theirs.by_class(slope.astype(dtype))
+    )
     batch.finish(batch.positives, inner, expected)
-    return with_gradient((scores,), value, (gradient,))
+    return with_gradient((scores,), np.add.reduce(f.value(new)) / m if m else 0.0, (gradient,))
 
 
-def _pull_of_share(u: Array) -> Array:
-    """Return the derivatives of f(u) = -u_1 / u_2, which are -1 / u_2 and u_1 / u_2²."""
-    first = -1 / u[:, 1]
-    return np.stack([first, -first * (u[:, 0] / u[:, 1])], 1)
-
-
-@np.errstate(all="ignore")
+@or_left_to_the_engine
 def remembering_p_norm_push(
     coupled: CoupledLoss,
     scores: Tensor,
@@ -176,83 +178,35 @@ def remembering_p_norm_push(
     index: Any,
     *,
     surrogate: Surrogate,
-    p: float,
+    f: ArrayOuter,
     by_itself: ByItself,
 ) -> Tensor | None:
     """Return the p-norm push loss of a step with a memory, or None if the pool lacks a positive."""
     batch = FreshBatch(coupled, [scores, target], index)
     if not batch.valid or len(batch.negatives) > coupled.n_outer:
         return None
-    held, h, m = batch.held, batch.scores, len(batch.negatives)
-    rivals = np.concatenate([h[batch.positives], held.columns[0][batch.held_label]])
+    h, old, m = batch.scores, batch.held.columns[0], len(batch.negatives)
+    fresh, rivals = h[batch.positives], np.concatenate([h[batch.positives], old[batch.held_label]])
     if len(rivals) == 0:
         return None
     expected = batch.memory.expect(m)
-    if surrogate.is_exp:  # in log space, where the sum over rivals is the same for all
-        pairs, inner = None, h[batch.negatives] + (_log_sum(-rivals) - h.dtype.type(math.log(len(rivals))))
-    else:
-        weight = np.full((len(rivals), 1), 1 / len(rivals), h.dtype)
-        pairs = compare(surrogate, -h[batch.negatives], -rivals, weight)
-        inner = pairs.sums[:, 0].astype(h.dtype, copy=False)
+    ours = push_means(surrogate, h[batch.negatives], rivals, len(rivals))
+    inner = ours.inner.astype(h.dtype, copy=False)
     if not math.isfinite(np.add.reduce(inner)):
         return None
     if not batch.enough:
         return batch.step_by_itself(by_itself, batch.negatives, inner, expected)
-    if pairs is None:
-        made = _exp_push(batch, inner, expected, p)
-    else:
-        made = _pairwise_push(batch, pairs, inner, expected, surrogate, p)
+    theirs = push_means(surrogate, old[batch.outer], fresh, expected[1] or 1.0)  # 0 if there never was any
+    new, at = batch.step(batch.negatives, inner)
+    gradient = np.zeros_like(h)
+    gradient[batch.negatives] = ours.pull_own(f.slope(inner, at) / expected[-1])
+    slope = f.slope(theirs.inner, batch.refreshed(theirs.inner)) * batch.share
+    gradient[batch.positives] = theirs.pull_rivals(slope)
     batch.finish(batch.negatives, inner, expected)
-    return with_gradient((scores,), made[0] / m if m else 0.0, (made[1],))
+    return with_gradient((scores,), np.add.reduce(f.value(new)) / m if m else 0.0, (gradient,))
 
 
-def _exp_push(batch: FreshBatch, inner: Array, expected: Array, p: float) -> tuple[float, Array]:
-    """Return the sum of the values and the gradient for ℓ = exp, in log space."""
-    h, held = batch.scores, batch.held
-    new, at = batch.step(batch.negatives, inner)
-    gradient = np.zeros_like(h)
-    # The derivative of u^p with respect to log g is p u^p g / u, which takes a single exponential.
-    gradient[batch.negatives] = p / expected[-1] * np.exp((p - 1) * at + inner)
-    fresh, outer = -h[batch.positives], batch.outer
-    if len(fresh):
-        log_sum = _log_sum(fresh)
-        contributed = held.columns[0][outer] + (log_sum - h.dtype.type(math.log(expected[1])))
-        at_old = held.at[outer]
-        if batch.refreshes:
-            at_old = np.logaddexp(at_old + math.log1p(-batch.rate), contributed + math.log(batch.rate))
-            held.at[outer] = at_old
-        share = held.share[outer]
-        slope = np.add.reduce(share * np.exp((p - 1) * at_old + contributed)) * p / share.sum()
-        gradient[batch.positives] = -slope * np.exp(fresh - log_sum)
-    elif batch.refreshes:
-        held.at[outer] += math.log1p(-batch.rate)
-    return np.add.reduce(np.exp(p * new)), gradient
-
-
-def _log_sum(values: Array) -> Any:
-    largest = np.maximum.reduce(values)
-    return largest + np.log(np.add.reduce(np.exp(values - largest)))
-
-
-def _pairwise_push(
-    batch: FreshBatch, pairs: Compared, inner: Array, expected: Array, surrogate: Surrogate, p: float
-) -> tuple[float, Array]:
-    """Return the sum of the values and the gradient for any other ℓ."""
-    h, held = batch.scores, batch.held
-    new, at = batch.step(batch.negatives, inner)
-    gradient = np.zeros_like(h)
-    gradient[batch.negatives] = pairs.pull_own((-p / expected[-1] * at ** (p - 1))[:, None])
-    outer, share = batch.outer, held.share[batch.outer]
-    weight = np.full((len(batch.positives), 1), _each_represents(1.0, expected[1]), h.dtype)
-    pairs = compare(surrogate, -held.columns[0][outer], -h[batch.positives], weight)
-    if batch.refreshes:
-        held.at[outer] += batch.rate * (pairs.sums[:, 0] - held.at[outer])
-    pull = (-p * share / share.sum() * held.at[outer] ** (p - 1))[:, None]
-    gradient[batch.positives] = pairs.pull_rivals(pull)
-    return np.add.reduce(new**p), gradient
-
-
-@np.errstate(all="ignore")
+@or_left_to_the_engine
 def remembering_cox(
     coupled: CoupledLoss,
     risk: Tensor,
@@ -304,18 +258,15 @@ def _pull_of_events(batch: FreshBatch, times: Array, logs: Array, of_event: floa
 
     ``logs`` are the fresh log-hazards plus the logarithm of what each represents.
     """
-    held, outer = batch.held, batch.outer
-    old, old_times = (column[outer].astype(np.float64) for column in held.columns[:2])
+    old, old_times = (column[batch.outer].astype(np.float64) for column in batch.held.columns[:2])
     contributed = np.logaddexp(_log_sums_from(times, logs)(old_times) - old, math.log(of_event))
-    at = held.at[outer]
+    at = batch.refreshed(contributed)
     if batch.refreshes:
-        held.at[outer] = at = np.logaddexp(at + math.log1p(-batch.rate), contributed + math.log(batch.rate))
         at_risk = len(times) - np.searchsorted(np.sort(times), old_times)
         share_of_one = 1 / np.maximum(at_risk, 1)
         at = np.maximum(at, contributed - np.log1p(TRUST * (np.sqrt(share_of_one) + share_of_one)))
-    share = held.share[outer] / held.share[outer].sum()
     # An example is in the risk set of every remembered event at its time or before.
-    pulls = _log_sums_from(-old_times, np.log(share) - old - at)
+    pulls = _log_sums_from(-old_times, np.log(batch.share) - old - at)
     return np.exp(logs + pulls(-times))
 
 
