@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ("", "sklearn", "reproduce", "ecosystem")
+EXTRAS = ("", "sklearn", "plot", "reproduce", "ecosystem")
 
 
 def run(*words: object, cwd: Path) -> None:

@@ -61,20 +61,24 @@ def import_extra(module: str, what: str, extra: str = "reproduce") -> Any:
         raise ImportError(message, name=missing.name) from missing
 
 
-def new_axes(what: str) -> Any:
+def new_axes(what: str, height: float = 0.0) -> Any:
     """Return the axes of a new figure of matplotlib's pyplot.
 
     Parameters
     ----------
     what : str
         What needs the axes, for the message.
+    height : float, default=0.0
+        Inches that the figure has at least, if that is more than the usual height.
 
     Raises
     ------
     ImportError
         If matplotlib is not installed.
     """
-    return import_extra("matplotlib.pyplot", what, "plot").subplots()[1]
+    figure, ax = import_extra("matplotlib.pyplot", what, "plot").subplots(layout="constrained")
+    figure.set_figheight(max(height, figure.get_figheight()))
+    return ax
 
 
 @contextmanager

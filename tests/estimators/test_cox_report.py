@@ -124,6 +124,15 @@ class TestPlots:
             np.testing.assert_array_equal(line.get_ydata(), [1.0, *curve])
         assert model.plot_survival(cohort[0].iloc[:11], times=[3.0, 1.0]).get_legend() is None
 
+    def test_rows_of_a_list_are_numbered(self, cohort):
+        model = CoxRegressor().fit(cohort[0].to_numpy(), cohort[1])
+        ax = model.plot_survival(cohort[0].iloc[:2].to_numpy().tolist())
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1"]
+
+    def test_many_coefficients_have_room(self, cohort):
+        model = CoxRegressor(alpha=0.1).fit(np.tile(cohort[0], (1, 20)), cohort[1])
+        assert model.plot_coefficients().figure.get_figheight() == 16.0
+
     def test_times_below_zero(self, cohort):
         x, y = cohort
         model = CoxRegressor().fit(x, y - [50.0, 0.0])

@@ -45,6 +45,8 @@ def test_forms_of_y():
         ((np.ones(4), np.ones(4)), r"got shape \(2, 4\): pass numpy.column_stack\(\[time, event\]\)"),
         (pd.DataFrame({"dead": [1, 0, 1, 1], "days": [5, 20, 7, 1]}), "got 5 in 'days'; the columns of y are"),
         (pd.DataFrame(np.ones((4, 3)), columns=list("abc")), "two columns.*'a', 'b', 'c'"),
+        (pd.DataFrame({"t": pd.to_timedelta([1, 2, 3, 4], unit="D"), "e": 1}), r"must be numbers; got timedelta64\["),
+        (pd.to_datetime(["2020-01-01"] * 4), r"must be numbers; got datetime64\[.*divide by numpy.timedelta64"),
         (None, "requires y"),
     ],
 )

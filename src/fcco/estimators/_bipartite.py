@@ -74,7 +74,10 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
             X, y, weight = X[kept], y[kept], weight[kept]  # noqa: N806
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) > 2:
-            raise ValueError(f"Only binary classification is supported. The type of the target is {type_of_target(y)}.")
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is {type_of_target(y)}. For several "
+                "classes, use sklearn.multiclass.OneVsRestClassifier."
+            )
         if len(classes) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes to rank; y has one class: {classes[0]}")
         positive = labels == 1

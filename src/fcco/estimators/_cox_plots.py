@@ -43,7 +43,8 @@ class PlotsMixin(ReportMixin, BaselineMixin):
             If matplotlib is not installed.
         """
         check_is_fitted(self)
-        ax = new_axes("CoxRegressor.plot_coefficients") if ax is None else ax
+        if ax is None:
+            ax = new_axes("CoxRegressor.plot_coefficients", height=1.0 + 0.25 * len(self.coef_))
         kind = "exp(coef)" if hazard_ratios else "coef"
         value, lower, upper = (np.asarray(self.summary[kind + end]) for end in ("", " lower 95%", " upper 95%"))
         place = np.arange(len(value))
@@ -85,7 +86,7 @@ class PlotsMixin(ReportMixin, BaselineMixin):
             If matplotlib is not installed.
         """
         risk = self.predict(X)
-        labels = [str(label) for label in getattr(X, "index", range(len(risk)))]
+        labels = [str(label) for label in (X.index if hasattr(X, "iloc") else range(len(risk)))]
         return self._plot_curves(risk, labels, [{}] * len(risk), times, strata, ax, "CoxRegressor.plot_survival")
 
     def plot_partial_effects(

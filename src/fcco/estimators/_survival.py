@@ -63,7 +63,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     events.
 
     A Pipeline forwards ``predict`` and ``score`` only. For the other methods, transform X by the earlier steps and call
-    the last one, as in the last example.
+    the last one, as in the last example. ``set_output(transform="pandas")`` of the pipeline keeps the features' names.
 
     Constant features get a coefficient of 0; of collinear ones only the sum is determined, and they share it; the
     standard errors of both are NaN. If the likelihood rises for ever along some direction (the events can be told

@@ -27,7 +27,8 @@ def as_survival(y: Any) -> tuple[Array, Array]:
             - a [n] array: times, all of events.
 
     Raises:
-        ValueError: none of these; a time that is not finite; an event that is neither 0 nor 1.
+        ValueError: none of these; a time that is a date or a time delta, or not finite; an event that is neither 0
+            nor 1.
 
     >>> as_survival([[2.0, 1], [3.0, 0]])
     (array([2., 3.]), array([ True, False]))
@@ -35,6 +36,11 @@ def as_survival(y: Any) -> tuple[Array, Array]:
     if y is None:
         raise ValueError("CoxRegressor requires y to be passed, but the target y is None")
     time, event, name = _split(y)
+    if getattr(time, "dtype", np.dtype(float)).kind in "mM":
+        raise ValueError(
+            f"the times of y must be numbers; got {time.dtype}: subtract the date of the start, if they are dates, and "
+            "divide by numpy.timedelta64(1, 'D') for days"
+        )
     time = check_array(time, ensure_2d=False, dtype=np.float64, input_name="y")
     if time.ndim != 1:
         raise ValueError(f"the times of y must be one-dimensional; got shape {time.shape}")
