@@ -58,6 +58,7 @@ CASES = {
     "cox-unknown": ("cox", lambda data, rule: losses.CoxLoss(N, rule=rule)),
     "partial-auc": ("scores", lambda data, rule: losses.PartialAUCLoss(N, 0.7, rule=rule)),
     "partial-auc-logistic": ("scores", lambda data, rule: losses.PartialAUCLoss(N, 0.7, "logistic", rule=rule)),
+    "partial-auc-exp": ("scores", lambda data, rule: losses.PartialAUCLoss(N, 0.7, "exp", rule=rule)),
     "push": ("scores", lambda data, rule: losses.PNormPushLoss(N, rule=rule)),
     "ap": ("scores", lambda data, rule: losses.AveragePrecisionLoss.from_targets(data.event, rule=rule)),
     "nca": ("embeddings", lambda data, rule: losses.NCALoss(N, rule=rule)),

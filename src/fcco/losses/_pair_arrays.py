@@ -25,8 +25,8 @@ def value_and_slope(surrogate: Surrogate, t: Array) -> tuple[Array, Array]:
         return _ramps(t)
     if surrogate.hinge_power is not None:
         return _hinges(t, surrogate.margin, surrogate.hinge_power)
-    values, slopes = (part.numpy() for part in surrogate.value_and_slope(torch.from_numpy(t)))
-    return values, slopes.copy() if slopes is values else slopes
+    values, slopes = surrogate.value_and_slope(torch.from_numpy(t))
+    return values.numpy(), (slopes.clone() if slopes is values else slopes).numpy()  # exp is its own slope
 
 
 def _ramps(t: Array) -> tuple[Array, Array]:
