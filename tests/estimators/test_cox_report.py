@@ -129,6 +129,17 @@ class TestPlots:
         ax = model.plot_survival(cohort[0].iloc[:2].to_numpy().tolist())
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1"]
 
+    @pytest.mark.parametrize("scale", [1.0, 0.1])
+    def test_hazard_ratios_have_plain_ticks(self, cohort, scale):
+        x, y = cohort
+        ax = CoxRegressor().fit(x / scale, y).plot_coefficients(hazard_ratios=True)
+        ax.figure.canvas.draw()
+        low, high = ax.get_xlim()
+        shown = [label.get_text() for label in ax.get_xticklabels() if low <= label.get_position()[0] <= high]
+        assert len(shown) >= 3
+        assert all(text.replace(".", "").isdigit() for text in shown)
+        assert not any(label.get_text() for label in ax.get_xticklabels(minor=True))
+
     def test_many_coefficients_have_room(self, cohort):
         model = CoxRegressor(alpha=0.1).fit(np.tile(cohort[0], (1, 20)), cohort[1])
         assert model.plot_coefficients().figure.get_figheight() == 16.0

@@ -53,10 +53,7 @@ class PlotsMixin(ReportMixin, BaselineMixin):
         ax.set_yticks(place, self._names())
         ax.set_ylim(len(value) - 0.5, -0.5)  # the first feature on top
         if hazard_ratios:
-            ax.set_xscale("log")
-            formatter = import_extra("matplotlib.ticker", "CoxRegressor.plot_coefficients", "plot").LogFormatter
-            ax.xaxis.set_major_formatter(formatter())
-            ax.xaxis.set_minor_formatter(formatter(minor_thresholds=(2, 0.5)))  # numbers, not powers of 10
+            _use_log_scale(ax)
         ax.set_xlabel(f"{'hazard ratio' if hazard_ratios else 'coefficient'}, 95% interval")
         return ax
 
@@ -165,3 +162,13 @@ class PlotsMixin(ReportMixin, BaselineMixin):
         if feature in names:
             return names.index(str(feature))
         raise ValueError(f"feature must be one of {', '.join(names)}, or a column; got {feature!r}")
+
+
+def _use_log_scale(ax: Any) -> None:
+    """Make the x axis logarithmic, with ticks at plain numbers: over less than a decade there may be no power of 10."""
+    ticker = import_extra("matplotlib.ticker", "a logarithmic axis", "plot")
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)) if high > 10 * low else ticker.AutoLocator())
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_locator(ticker.NullLocator())
