@@ -22,7 +22,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_page_runs(page):
-    run(page, {"__name__": "__main__"})
+    run(page, {"__name__": "__main__", "__file__": str(page)})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())

@@ -151,3 +151,12 @@ def test_terms_are_explained_in_words():
     assert not [name for name in found if name not in terms.PLAIN and "\\" in found[name]]
     assert "*[visits]: A training step" in terms.abbreviations("choose.md")
     assert terms.abbreviations("glossary.md") == ""
+
+
+def test_names_of_the_library_lead_to_the_reference():
+    linked = importlib.import_module("names").with_references
+    assert linked("`CoxLoss` and `rule`") == "[`CoxLoss`][fcco.losses.CoxLoss] and `rule`"
+    assert linked("`CoxLoss.from_targets(event)`") == "[`CoxLoss.from_targets(event)`][fcco.losses.CoxLoss]"
+    assert linked("`fcco.functional.cox_loss`") == "[`fcco.functional.cox_loss`][fcco.functional.cox_loss]"
+    for left_alone in ("[`CoxLoss`](cox.md)", "## `CoxLoss`", "```python\n`CoxLoss`\n```", "`CoxLoss2`"):
+        assert linked(left_alone) == left_alone

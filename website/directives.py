@@ -19,11 +19,13 @@ import diagrams
 from tables import Table, as_table, read_table
 
 DIRECTIVE = re.compile(r"^<!-- (table|dots|verdicts|diagram): (.+?) -->$", flags=re.MULTILINE)
+HIDDEN = re.compile(r"^<!--python\n.*?^-->\n", flags=re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"(?:^(?P<title>[^|\n]+)\n\n)?(?P<table>(?:^\|.*\n)+)", flags=re.MULTILINE)
 
 
 def carried_out(text: str) -> str:
-    """Return the text with what its comments ask for in their place."""
+    """Return the text with what its comments ask for in their place, and without the code that only tests run."""
+    text = HIDDEN.sub("", text)
     return DIRECTIVE.sub(lambda found: KINDS[found.group(1)](found.group(2)), text)
 
 

@@ -9,6 +9,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import directives
+import names
 import pages
 import terms
 from maths import Maths
@@ -32,7 +33,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         add(path, (pages.ROOT / path).read_text())
     for place, script in pages.examples().items():
         add(place, pages.example_page(script))
-    add("examples/index.md", pages.index_of_examples())
+    add("examples/overview.md", pages.index_of_examples())
     return files
 
 
@@ -45,4 +46,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         markdown = directives.with_charts(markdown)
     if place == "benchmarks.md":
         markdown = markdown.replace("## Summary\n", "## Summary\n\n<!-- verdicts: BENCHMARKS.md > Summary -->\n", 1)
-    return pages.with_links(directives.carried_out(markdown), place) + terms.abbreviations(place)
+    markdown = pages.with_links(directives.carried_out(markdown), place)
+    if not place.startswith("reference/"):
+        markdown = names.with_references(markdown)
+    return markdown + terms.abbreviations(place)

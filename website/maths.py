@@ -19,6 +19,7 @@ register_namespace("", NAMESPACE)
 
 LIMITS = {"msub": "munder", "msup": "mover", "msubsup": "munderover"}
 LARGE = {"\N{N-ARY SUMMATION}", "\N{N-ARY PRODUCT}", "max", "min"}
+WORDS = {"log", "exp", "max", "min", "mean"}
 
 # No space inside the dollars, and no digit after them, so that prices stay as they are.
 INLINE = r"(?<![\\$])\$(?![\s$])([^$\n]*?[^\s\\$])\$(?!\d)"
@@ -45,6 +46,9 @@ def as_mathml(latex: str, display: str) -> Element:
         # Within brackets and fractions the converter forgets that limits stand below and above.
         if display == "block" and part.tag in LIMITS and part[0].text in LARGE:
             part.tag = LIMITS[part.tag]
+        if part.tag == "mi" and part.text in WORDS:  # with space around it, like an operator
+            part.tag = "mo"
+            part.attrib.update(form="prefix", lspace="0.17em", rspace="0.17em")
     element.set("alttext", latex)
     return element
 
