@@ -31,6 +31,7 @@ class Cache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.results: dict[str, Any] = {}
+        self._by_settings: dict[str, dict[str, Any]] = {}
         self._ends_cleanly = True
         if path.exists():
             self._load(path.read_text(encoding="utf-8", errors="replace"))
@@ -43,8 +44,13 @@ class Cache:
                 key, result = entry["key"], entry["result"]
                 if entry["sha256"] == _checksum(key, result):
                     self.results[key] = result
+                    self._by_settings[_content(entry.get("job"), entry.get("settings"))] = entry
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
+
+    def find(self, job: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the last line of the file with a result of a job and its settings, whatever code made it."""
+        return self._by_settings.get(_content(job, settings))
 
     def store(self, key: str, about: dict[str, Any], result: Any) -> None:
         """Store a result and wait until it is on disk.
@@ -67,6 +73,10 @@ class Cache:
             os.fsync(file.fileno())
         self._ends_cleanly = True
         self.results[key] = result
+
+
+def _content(job: Any, settings: Any) -> str:
+    return json.dumps([job, settings], sort_keys=True)
 
 
 def _checksum(key: str, result: Any) -> str:

@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fcco._extras import package_of
 from fcco_reproduce._record import command_of, write_records
@@ -50,6 +51,13 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, help="independent runs of every setting (default: the study's)")
     parser.add_argument("--only", metavar="KEYS", help="some of the experiments, such as i,iii")
     parser.add_argument("--out", type=Path, help="folder of the results (default: results/STUDY)")
+    parser.add_argument(
+        "--stored",
+        type=Path,
+        metavar="FILE",
+        help="begin from the results in a file, whatever code made them, and add to it",
+    )
+    parser.add_argument("--no-run", action="store_true", help="run nothing, and judge what is stored as far as it goes")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results, as after an update of PyTorch")
     parser.add_argument("--device", default="cpu", help="where to compute, for studies that can choose (default: cpu)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
@@ -84,7 +92,9 @@ def run(arguments: argparse.Namespace) -> str:
         (out / "cache.jsonl").unlink(missing_ok=True)
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     try:
-        findings = run_study(experiments, scale, out, workers=arguments.workers, progress=sys.stderr)
+        findings = run_study(
+            experiments, scale, out, workers=arguments.workers, progress=sys.stderr, **_stored(arguments)
+        )
     except KeyboardInterrupt:
         kept = f"; finished work is kept in {out}, and the same command continues from there"
         raise KeyboardInterrupt(kept) from None
@@ -94,7 +104,7 @@ def run(arguments: argparse.Namespace) -> str:
         folder = arguments.docs.with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
         for experiment in experiments:
-            for ending in ("csv", "png"):
+            for ending in ("csv", "png", "json"):
                 shutil.copy(out / f"{experiment.stem}.{ending}", folder)
         arguments.docs.write_text(as_page(study, scale, experiments, findings, folder.name), encoding="utf-8")
     return f"{as_report(experiments, findings)}\n\nreport: {page}"
@@ -125,6 +135,12 @@ def _scale(arguments: argparse.Namespace, study: Study) -> Scale:
         )
     name = "quick" if arguments.quick else arguments.scale
     return Scale(arguments.seeds or (4 if name == "quick" else study.seeds), name, arguments.device)
+
+
+def _stored(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.no_run and arguments.stored is None:
+        raise ValueError("--no-run needs --stored FILE, which names the results to be judged")
+    return {"stored": arguments.stored, "run": not arguments.no_run}
 
 
 def _words(arguments: argparse.Namespace, scale: Scale) -> list[str]:

@@ -12,11 +12,12 @@ import numpy as np
 from fcco._extras import import_extra
 
 # Okabe and Ito's palette, without its yellow, which white paper swallows; and a marker and dashes for each.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)), (0, (1, 1)), "-")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)), (0, (1, 1)), "-", "--")
 # A method looks the same in every figure, whichever others are in it.
 METHOD_STYLES = {"BSGD": 0, "SOAP": 1, "MOAP": 2, "SOX": 3, "SCGD": 4, "NASA": 5, "in-batch AP": 4, "cross entropy": 5}
+METHOD_STYLES |= {"SOX (code)": 3, "SOX (Algorithm 1)": 6, "library's default": 7}
 
 
 def style(line: int | str, *, marker: bool = True) -> dict[str, Any]:

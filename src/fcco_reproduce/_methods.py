@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fcco import METHODS
+from fcco import METHODS, SOAP, Method
 from fcco_reproduce._tables import Row
 
 AS_PUBLISHED, OTHER_SEEDS, SAME_STEPS, TUNED, EXACT = (
@@ -17,6 +17,21 @@ AS_PUBLISHED, OTHER_SEEDS, SAME_STEPS, TUNED, EXACT = (
     "tuned alike",
     "exact",
 )
+FROM_ZERO, FROM_VISIT = "as printed, u from 0", "as printed, u from its first estimate"
+
+# What the paper calls SOX is two methods: its code differentiates f at the updated row, Algorithm 1 at the row before.
+CODED, PRINTED = "SOX (code)", "SOX (Algorithm 1)"
+
+
+def method_of(name: str) -> Method:
+    """Return the rule and the momentum of a method by the name that the studies give it.
+
+    Examples
+    --------
+    >>> method_of("SOX (code)").rule(0.1), method_of("SOX (Algorithm 1)").rule(0.1)
+    (SOAP(gamma=0.1), SOX(gamma=0.1, safeguard=True))
+    """
+    return {CODED: Method(SOAP, momentum=True), PRINTED: METHODS["SOX"]}.get(name) or METHODS[name]
 
 
 @dataclass(frozen=True)
@@ -26,7 +41,7 @@ class MethodSettings:
     Parameters
     ----------
     rule : str
-        Of the table: "bsgd", "soap", "moap" or "sox".
+        Of the table: "bsgd", "soap", "moap" or "sox", which is Algorithm 1 to the letter, ``SOX(safeguard=False)``.
     lr : float
         Step along the moving average of the gradient.
     gamma : float
@@ -39,6 +54,8 @@ class MethodSettings:
         Of the weights.
     as_coded : bool
         Do as the authors' code does, where it departs from the paper; the study says how.
+    first_visit : bool
+        Let rows begin at their first estimate, also with ``as_coded``.
     """
 
     rule: str
@@ -48,21 +65,34 @@ class MethodSettings:
     batch: int
     decay: float
     as_coded: bool = False
+    first_visit: bool = False
 
 
 def as_published(method: str, *, lr: float, gamma: float, beta: float, batch: int, decay: float) -> MethodSettings:
-    """Return the authors' settings: their SOX is SOAP's table with momentum, and their lr is that of torch's SGD.
+    """Return the authors' settings; their lr is that of torch's SGD.
 
     The buffer of ``torch.optim.SGD(momentum=1-beta)`` is v/beta, where v = (1-beta) v + beta G is the paper's: the same
     step along v is lr/beta.
 
     Examples
     --------
-    >>> as_published("SOX", lr=0.001, gamma=0.5, beta=0.1, batch=32, decay=0.001)
-    MethodSettings(rule='soap', lr=0.01, gamma=0.5, beta=0.1, batch=32, decay=0.001, as_coded=True)
+    >>> made = as_published("SOX (code)", lr=0.001, gamma=0.5, beta=0.1, batch=32, decay=0.001)
+    >>> made.rule, made.lr, made.as_coded
+    ('soap', 0.01, True)
     """
-    rule = "soap" if method == "SOX" else method.lower()
-    return MethodSettings(rule, lr / beta, gamma, beta, batch, decay, as_coded=True)
+    return MethodSettings(_rule(method), lr / beta, gamma, beta, batch, decay, as_coded=True)
+
+
+def published_rates(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return lr, gamma and beta of the authors' code by method, from a settings file; their SOX is that of the code."""
+    return {
+        CODED if name == "SOX" else name: {key: some[key] for key in ("lr", "gamma", "beta")}
+        for name, some in settings["published"].items()
+    }
+
+
+def _rule(method: str) -> str:
+    return {CODED: "soap", PRINTED: "sox"}.get(method, method.lower())
 
 
 def as_tuned(method: str, *, lr: float, gamma: float, batch: int, decay: float) -> MethodSettings:
@@ -70,10 +100,11 @@ def as_tuned(method: str, *, lr: float, gamma: float, batch: int, decay: float) 
 
     Examples
     --------
-    >>> as_tuned("BSGD", lr=0.1, gamma=1.0, batch=32, decay=0.001)
-    MethodSettings(rule='bsgd', lr=0.1, gamma=1.0, beta=1.0, batch=32, decay=0.001, as_coded=False)
+    >>> made = as_tuned("SOX (Algorithm 1)", lr=0.1, gamma=0.5, batch=32, decay=0.001)
+    >>> made.rule, made.beta
+    ('sox', 0.1)
     """
-    return MethodSettings(method.lower(), lr, gamma, METHODS[method].beta(), batch, decay)
+    return MethodSettings(_rule(method), lr, gamma, method_of(method).beta(), batch, decay)
 
 
 def data_shown(name: str, data: str) -> str:
@@ -85,11 +116,6 @@ def data_shown(name: str, data: str) -> str:
     ('covtype', 'breast cancer in place of covtype')
     """
     return name if name == data else f"{data} in place of {name}"
-
-
-def rates(published: dict[str, Any]) -> dict[str, Any]:
-    """Return lr, gamma and beta from the published part of a settings file."""
-    return {key: published[key] for key in ("lr", "gamma", "beta")}
 
 
 def grid(method: str, *, lr: Sequence[float], gamma: Sequence[float]) -> list[tuple[float, float]]:

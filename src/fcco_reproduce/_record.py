@@ -80,7 +80,7 @@ def command_of(given: Namespace) -> str:
     words = ["fcco", "reproduce", given.study] + (["--quick"] if given.quick else [])
     for path in given.config:
         words += ["--config", str(path)]
-    for option in ("scale", "seeds", "only", "out"):
+    for option in ("scale", "seeds", "only", "out", "stored"):
         if getattr(given, option) is not None:
             words += [f"--{option}", str(getattr(given, option))]
     return shlex.join(words + ([] if given.device == "cpu" else ["--device", given.device]))
@@ -106,7 +106,7 @@ def write_records(
             "place": ROMAN.index(experiment.key),
             "stem": experiment.stem,
             **{key: getattr(experiment, key) for key in ("key", "claim", "method", "settings")},
-            **{key: getattr(finding, key) for key in ("holds", "verdict", "rows")},
+            **{key: getattr(finding, key) for key in ("holds", "verdict", "rows", "sources")},
             "run": run,
         }
         text = json.dumps(record, indent=1, default=_as_plain, ensure_ascii=False)

@@ -16,14 +16,16 @@ from typing import Any
 from fcco._extras import import_extra
 from fcco_reproduce._record import read_records
 from fcco_reproduce._results import as_results
+from fcco_reproduce._stale import stale
 from fcco_reproduce._study import answer
-from fcco_reproduce._tables import Row, cell, columns
+from fcco_reproduce._tables import Row, as_text, cell, columns
 
 NAME = "report.html"
 EXAMPLES = """examples:
   fcco report
   fcco report results/quick results/theory --out both.html
-  fcco report --results RESULTS.md
+  fcco report docs/ap docs/push docs/nca --results RESULTS.md
+  fcco report docs/* --stale
 """
 Record = dict[str, Any]
 
@@ -37,6 +39,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results", type=Path, metavar="PAGE", help="write the paper's numbers and ours, in Markdown, and no HTML page"
     )
+    parser.add_argument("--stale", action="store_true", help="list which results were made by other code than today's")
     parser.set_defaults(run=run)
 
 
@@ -49,10 +52,12 @@ def run(arguments: argparse.Namespace) -> str:
         If there are no results in the folders.
     """
     folders: list[Path] = arguments.folders or _all_results(Path("results"))
+    if arguments.stale:
+        return as_text(_staleness(folders))
     if arguments.results is not None:
         records = [record for folder in folders for record in read_records(folder)]
         try:
-            text = as_results(records, "fcco report --results RESULTS.md")
+            text = as_results(records, f"fcco report {' '.join(map(str, folders))} --results {arguments.results}")
         except (LookupError, TypeError, ValueError) as error:
             where = ", ".join(map(str, folders))
             raise ValueError(f"a table in {where} is not complete ({error!r}): run fcco reproduce again") from error
@@ -60,6 +65,16 @@ def run(arguments: argparse.Namespace) -> str:
         return f"results: {arguments.results}"
     page = arguments.out or (folders[0] if len(folders) == 1 else Path("results")) / NAME
     return f"report: {write_page(folders, page)}"
+
+
+def _staleness(folders: Sequence[Path]) -> list[Row]:
+    """Return a row for every record, with why it is stale, or that it is not."""
+    records = [(folder, record) for folder in folders for record in read_records(folder)]
+    return [
+        {"results": str(folder / record["stem"]), "date": record["run"]["date"][:10]}
+        | {"state": "; ".join(stale(record)) or "made by today's code"}
+        for folder, record in records
+    ]
 
 
 def _all_results(parent: Path) -> list[Path]:

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from fcco_reproduce._methods import AS_PUBLISHED, EXACT, OTHER_SEEDS, SAME_STEPS, TUNED
+from fcco_reproduce._methods import (
+    AS_PUBLISHED,
+    CODED,
+    EXACT,
+    FROM_VISIT,
+    FROM_ZERO,
+    OTHER_SEEDS,
+    PRINTED,
+    SAME_STEPS,
+    TUNED,
+)
+from fcco_reproduce._paper import PAPER
+from fcco_reproduce._stale import stale
 from fcco_reproduce._tables import Row, as_markdown
 
 Record = dict[str, Any]
 Value = tuple[float | None, ...]  # and its deviation, if it has one; empty where there is none
 STUDIES = ("ap", "push", "nca")
-PAPER = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
+FINDING = (
+    "**What is called SOX.** The authors' code differentiates f at the row after its update, Algorithm 1 of the paper "
+    "at the row before it. Both were run, with the same rates and draws. 'SOX (code)' is the former, which is SOAP's "
+    "table with momentum; 'SOX (Algorithm 1)' is the latter. In our own comparison of the two rows, on four objectives "
+    "with every lr tuned, the row after the update, u^t, left less excess than the row before it, u^(t-1), in all 16 "
+    "cases, and in 15 of 16 where SOX has the floor that this library gives it in log space "
+    "([docs/what_decides.md](docs/what_decides.md), `PYTHONPATH=benchmarks python -m what_decides`). No loss of this "
+    "library has SOX as its default rule."
+)
 
 
 def as_results(records: Sequence[Record], command: str) -> str:
@@ -36,8 +55,10 @@ def as_results(records: Sequence[Record], command: str) -> str:
         f"written from stored results by\n\n    {command}\n\n"
         "'Difference' is ours minus the paper's. How each number was made, and the figures, are in the pages of the "
         "studies: [p-norm push](docs/push.md), [NCA](docs/nca.md), [average precision](docs/ap.md). What the theorems "
-        "promise is measured in [another](docs/theory.md).",
+        "promise is measured in [another](docs/theory.md). 'Sources' says whether the code that made the results is "
+        "the code of today; `fcco report --stale` lists it for every experiment.",
         _runs(known),
+        FINDING,
         "## Table 2: test AP",
         *_average_precision(by["ap"]),
         "## Tables 3 and 4: p-norm push",
@@ -52,33 +73,44 @@ def _runs(records: Sequence[Record]) -> str:
     """Which runs the page is of."""
     rows: list[Row] = []
     for name in STUDIES:
-        runs = [record["run"] for record in records if record["study"]["name"] == name]
-        for command in dict.fromkeys(run["command"] for run in runs):
-            run = next(run for run in runs if run["command"] == command)
+        mine = [record for record in records if record["study"]["name"] == name]
+        for command in dict.fromkeys(record["run"]["command"] for record in mine):
+            some = [record for record in mine if record["run"]["command"] == command]
+            run = some[0]["run"]
             found, asked = run["environment"], re.sub(r" --out \S+", "", command)
             rows.append(
                 {"command": f"`{asked}`", "scale": run.get("scale") or "default", "seeds": run["seeds"]}
                 | {"date": run["date"][:10], "commit": found.get("commit"), "PyTorch": found.get("torch")}
-                | {"CPU": found.get("CPU")}
+                | {"CPU": found.get("CPU"), "sources": _sources(some)}
             )
     return as_markdown(rows) if rows else ""
+
+
+def _sources(records: Sequence[Record]) -> str:
+    old = [f"({record['key']})" for record in records if stale(record)]
+    return f"changed since: {', '.join(old)}" if old else "as today"
 
 
 def _not_run(study: str) -> str:
     return f"`fcco reproduce {study}` has not been run: there are no numbers of ours here yet."
 
 
-def _beside(paper: dict[str, dict[str, list[float]]], ours: Callable[[str, str], Value], digits: int) -> str:
-    """A table of the paper's values and ours, by data set and method."""
-    rows = [
-        {"data": data, "method": method, "paper": _plus_minus(*printed, digits=digits - 1)}
-        | {
-            "ours": _plus_minus(*ours(data, method), digits=digits),
-            "difference": _off(ours(data, method), printed, digits),
-        }
-        for data, values in paper.items()
-        for method, printed in values.items()
-    ]
+def _beside(
+    paper: dict[str, dict[str, list[float]]],
+    ours: Callable[[str, str], Value],
+    digits: int,
+    *,
+    difference: bool = True,
+) -> str:
+    """A table of the paper's values and ours, by data set and method; both forms of SOX stand beside the paper's."""
+    rows: list[Row] = []
+    for data, values in paper.items():
+        for name, printed in values.items():
+            for method in (CODED, PRINTED) if name == "SOX" else (name,):
+                found = ours(data, method)
+                row: Row = {"data": data, "method": method, "paper": _plus_minus(*printed, digits=digits - 1)}
+                row["ours"] = _plus_minus(*found, digits=digits)
+                rows.append(row | ({"difference": _off(found, printed, digits)} if difference else {}))
     return as_markdown(rows)
 
 
@@ -109,23 +141,55 @@ def _block(rows: Iterable[Row], block: str) -> list[Row]:
 def _order(rows: Iterable[Row], key: str, *, best: str) -> str:
     """Methods and values, the best first; one that has no value is last."""
     sign = -1.0 if best == "largest" else 1.0
-    known = sorted((row for row in rows if row[key] is not None), key=lambda row: sign * row[key])
-    lost = [f"{row['method']} (diverged)" for row in rows if row[key] is None]
+    rows = list(rows)
+    finite = [row for row in rows if row[key] is not None and math.isfinite(row[key])]
+    known = sorted(finite, key=lambda row: sign * row[key])
+    lost = [f"{row['method']} (diverged)" for row in rows if row not in finite]
     return ", ".join([*(f"{row['method']} {row[key]:.4f}" for row in known), *lost])
 
 
 def _push(records: Sequence[Record]) -> list[str]:
     tables = {data: _rows(records, data) for data in PAPER["test_loss"]}
-    own = {(data, row["method"]): row for data, rows in tables.items() for row in _block(rows, AS_PUBLISHED)}
+    own = {
+        (data, row["method"]): row
+        for data, rows in tables.items()
+        for block in (AS_PUBLISHED, FROM_ZERO)
+        for row in _block(rows, block)
+    }
     parts = [] if records else [_not_run("push")]
     parts += ["Test loss:", _beside(PAPER["test_loss"], _found(own, "test loss", "std"), 4)]
-    parts += ["Seconds:", _beside(PAPER["seconds"], _found(own, "seconds"), 3)]
+    seconds = _beside(PAPER["seconds"], _found(own, "seconds"), 3, difference=False)
+    parts += ["Seconds, which are of other machines and programs, so that no difference is shown:", seconds]
     known = {data: rows for data, rows in tables.items() if rows}
-    return parts + ([_push_agreed(known), _push_off(known), _push_tuned(known)] if known else [])
+    return parts + (_push_words(known) if known else [])
+
+
+def _push_words(tables: dict[str, list[Row]]) -> list[str]:
+    return [_push_agreed(tables), _push_off(tables), _push_printed(tables), _push_tuned(tables)]
+
+
+def _push_printed(tables: dict[str, list[Row]]) -> str:
+    """Algorithm 1 beside the authors' code."""
+
+    def end(row: Row) -> str:
+        value = "no finite loss" if row["test loss"] is None else f"{row['test loss']:.4f}"
+        return value + (f" ({row['diverged']} of {row['runs']} diverge)" if row["diverged"] else "")
+
+    parts = []
+    for data, rows in tables.items():
+        coded = next(row for row in _block(rows, AS_PUBLISHED) if row["method"] == CODED)
+        zero, visit = (_block(rows, block)[0] for block in (FROM_ZERO, FROM_VISIT))
+        parts.append(
+            f"{data}: {CODED} {end(coded)}, Algorithm 1 {end(zero)} from u = 0, {end(visit)} from first visits"
+        )
+    return (
+        "**Algorithm 1 as printed**, with the authors' rates, starting weights and draws, test loss. "
+        f"{'; '.join(parts)}. The table above has it from u = 0, as in the authors' code."
+    )
 
 
 def _push_agreed(tables: dict[str, list[Row]]) -> str:
-    known = [row for rows in tables.values() for row in rows if row["agrees"] is not None]
+    known = [row for rows in tables.values() for row in _block(rows, AS_PUBLISHED) if row["agrees"] is not None]
     met = [row for row in known if row["agrees"]]
     farthest = max(abs(row["difference"]) / row["paper std"] for row in known if row["paper std"])
     return (
@@ -136,7 +200,8 @@ def _push_agreed(tables: dict[str, list[Row]]) -> str:
 
 
 def _push_off(tables: dict[str, list[Row]]) -> str:
-    off = [f"{row['method']} on {data}" for data, rows in tables.items() for row in rows if row["agrees"] is False]
+    published = {data: _block(rows, AS_PUBLISHED) for data, rows in tables.items()}
+    off = [f"{row['method']} on {data}" for data, rows in published.items() for row in rows if row["agrees"] is False]
     lost = {data: _block(rows, OTHER_SEEDS) for data, rows in tables.items()}
     counts = "; ".join(
         f"{data} " + ", ".join(f"{row['method']} {row['diverged']} of {row['runs']}" for row in rows)
@@ -160,11 +225,6 @@ def _explained(rows: list[Row]) -> str:
     return f"{faster:.4f}, which is {(own['BSGD'] - faster) / (own['BSGD'] - own['SOAP']):.0%} of the way to SOAP,"
 
 
-def _rank(rows: Iterable[Row], key: str, *, best: str) -> int:
-    """The place of SOX, from 1 on."""
-    return [part.split()[0] for part in _order(list(rows), key, best=best).split(", ")].index("SOX") + 1
-
-
 def _push_tuned(tables: dict[str, list[Row]]) -> str:
     block = f"{TUNED} (objective)"
     orders = "; ".join(
@@ -173,14 +233,8 @@ def _push_tuned(tables: dict[str, list[Row]]) -> str:
     exact = ", ".join(f"{_block(rows, EXACT)[0]['test loss']:.4f} on {data}" for data, rows in tables.items())
     return (
         "**What tuning changes.** All methods with one grid of rates, chosen by the objective they minimise, test "
-        f"loss, best first. {orders}. SOX, number {_ranks(tables, AS_PUBLISHED)} as published, is number "
-        f"{_ranks(tables, block)} of four then. The exact minimum of that objective tests at {exact}."
+        f"loss, best first. {orders}. The exact minimum of that objective tests at {exact}."
     )
-
-
-def _ranks(tables: dict[str, list[Row]], block: str) -> str:
-    four = {data: [row for row in _block(rows, block) if row["method"] != "BS-PnP"] for data, rows in tables.items()}
-    return ", ".join(f"{_rank(rows, 'test loss', best='least')} on {data}" for data, rows in four.items())
 
 
 def _nca(records: Sequence[Record]) -> list[str]:
@@ -188,10 +242,13 @@ def _nca(records: Sequence[Record]) -> list[str]:
         return [_not_run("nca")]
     rows = [row for record in records for row in record["rows"]]
     columns = ("data", "method", "paper's figure", "their code, seed 0", "-(test loss)", "std", "in its range")
-    shown = [{key: row[key] for key in columns} for row in _block(rows, AS_PUBLISHED)]
+    printed = [{**row, "method": f"{row['method']}, rows from first visits"} for row in _block(rows, FROM_VISIT)]
+    shown = [{key: row[key] for key in columns} for row in [*_block(rows, AS_PUBLISHED), *printed]]
+    shown.sort(key=lambda row: [record["rows"][0]["data"] for record in records].index(row["data"]))
     introduction = (
         "The paper prints no number of NCA: what stands here as its figure is the range in which its curves lie, read "
-        "off. The value is -(test loss) after 10,000 iterations with the authors' rates."
+        "off. The value is -(test loss) after 10,000 iterations with the authors' rates. Algorithm 1 begins at first "
+        "visits, since its f has no gradient at u = 0."
     )
     tables = {record["rows"][0]["data"]: record["rows"] for record in records}
     return [introduction, as_markdown(shown), _nca_agreed(tables), _nca_off(tables), _nca_tuned(tables)]
@@ -203,10 +260,10 @@ def _first(rows: Iterable[Row]) -> str:
 
 def _nca_agreed(tables: dict[str, list[Row]]) -> str:
     known = [row for rows in tables.values() for row in rows if row["in its range"] is not None]
-    first = [data for data, rows in tables.items() if _first(_block(rows, AS_PUBLISHED)) == "SOX"]
+    first = [data for data, rows in tables.items() if _first(_block(rows, AS_PUBLISHED)) == CODED]
     return (
         f"**What agreed.** {sum(row['in its range'] for row in known)} of {len(known)} runs that the figure shows end "
-        f"in its range, and SOX is first, as in the paper, on {', '.join(first) or 'none'}."
+        f"in its range, and SOX (code) is first, as the paper has SOX, on {', '.join(first) or 'none'}."
     )
 
 
@@ -214,7 +271,7 @@ def _nca_off(tables: dict[str, list[Row]]) -> str:
     others = [
         f"on {data} the order is {_order(_block(rows, AS_PUBLISHED), '-(test loss)', best='largest')}"
         for data, rows in tables.items()
-        if _first(_block(rows, AS_PUBLISHED)) != "SOX"
+        if _first(_block(rows, AS_PUBLISHED)) != CODED
     ]
     apart = [data for data, rows in tables.items() if all(row["in its range"] is None for row in rows)]
     text = (
@@ -232,7 +289,10 @@ def _nca_tuned(tables: dict[str, list[Row]]) -> str:
     )
     spans = []
     for data, rows in tables.items():
-        before, after = ([row["-(test loss)"] for row in _block(rows, block)] for block in (AS_PUBLISHED, TUNED))
+        before, after = (
+            [row["-(test loss)"] for row in _block(rows, block) if math.isfinite(row["-(test loss)"])]
+            for block in (AS_PUBLISHED, TUNED)
+        )
         spans.append(f"{max(before) - min(before):.4f} to {max(after) - min(after):.4f} on {data}")
     return (
         f"**What tuning changes.** All methods with one grid of rates, best first. {orders}. The distance between the "
@@ -248,7 +308,8 @@ def _average_precision(records: Sequence[Record]) -> list[str]:
     parts = [] if rows else [_not_run("ap")]
     label = f", ours {block}" if rows else ""
     parts += [f"Test AP{label}:", _beside(PAPER["test_ap"], _found(own, "test AP", "test AP std"), 4)]
-    parts += [f"Epochs until the stop{label}:", _beside(PAPER["epochs"], _found(own, "epochs"), 2)]
+    epochs = _beside(PAPER["epochs"], _found(own, "epochs"), 2, difference=False)
+    parts += [f"Epochs until the stop{label}; lengths of runs differ, so that no difference is shown:", epochs]
     absent = [data for data in PAPER["test_ap"] if rows and data not in {row["data"] for row in rows}]
     parts += [f"{', '.join(absent)}: has not been run."] if absent else []
     return parts + (_ap_words(records, rows) if rows else [])
@@ -277,7 +338,7 @@ def _claims(records: Sequence[Record], holds: bool) -> str:
 
 def _ap_order(data: str, rows: list[Row]) -> str:
     mine = [row for row in rows if row["data"] == data and row["block"] == TUNED]
-    four = [row for row in mine if row["method"] in PAPER["test_ap"][data]]
+    four = [row for row in mine if row["method"] in (*PAPER["test_ap"][data], CODED, PRINTED)]
     rest = [row for row in mine if row not in four]
     beside = f" (not of the paper: {_order(rest, 'test AP', best='largest')})" if rest else ""
     return f"{data}: {_order(four, 'test AP', best='largest')}{beside}"

@@ -61,9 +61,14 @@ class Job:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     @property
+    def code(self) -> str:
+        """A digest of the code that the function runs (:mod:`fcco_reproduce._digest`)."""
+        return digest(self.function, self.packages)
+
+    @property
     def key(self) -> str:
-        """A digest of the settings and of the code that the function runs (:mod:`fcco_reproduce._digest`)."""
-        content = json.dumps([self.name, digest(self.function, self.packages), self.settings], sort_keys=True)
+        """A digest of the settings and of the code."""
+        content = json.dumps([self.name, self.code, self.settings], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def run(self) -> Any:
@@ -73,7 +78,12 @@ class Job:
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, workers: int = 1, cache: Path | None = None, progress: TextIO | None = None
+    jobs: Sequence[Job],
+    *,
+    workers: int = 1,
+    cache: Path | None = None,
+    progress: TextIO | None = None,
+    any_code: bool = False,
 ) -> list[Any]:
     """Run jobs and return their results in the order of the jobs.
 
@@ -87,6 +97,8 @@ def run_jobs(
         A file of results. Jobs whose result it holds do not run again, and new results are appended as they finish.
     progress : TextIO or None
         A stream for the progress. None shows none.
+    any_code : bool
+        Whether a result of the file also counts if other code made it. :func:`sources` tells which did.
 
     Raises
     ------
@@ -105,15 +117,39 @@ def run_jobs(
     store = None if cache is None else Cache(cache)
     done: dict[str, Any] = {} if store is None else dict(store.results)
     keys = [job.key for job in jobs]
+    if store is not None and any_code:
+        for key, job in zip(keys, jobs, strict=True):
+            entry = store.find(job.name, job.settings)
+            if key not in done and entry is not None:
+                done[key] = entry["result"]
     missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in done}
     bar = _Progress(progress, total=len(missing), cost=sum(job.cost for job in missing.values()))
     with closing(bar), closing(_compute(missing, workers)) as results:
         for key, result in results:
             done[key] = result
             if store is not None:
-                store.store(key, {"job": missing[key].name, "settings": missing[key].settings}, result)
+                job = missing[key]
+                store.store(key, {"job": job.name, "code": job.code, "settings": job.settings}, result)
             bar.add(missing[key].cost)
     return [done[key] for key in keys]
+
+
+def is_stored(job: Job, cache: Path, *, any_code: bool = False) -> bool:
+    """Return whether a file has the result of a job; see :func:`run_jobs`."""
+    store = Cache(cache)
+    return job.key in store.results or (any_code and store.find(job.name, job.settings) is not None)
+
+
+def sources(jobs: Sequence[Job], cache: Path) -> dict[str, list[str]]:
+    """Return the digests of the code that made the stored results of jobs, by the name of the function.
+
+    A result whose line does not say is an empty string.
+    """
+    store, found = Cache(cache), dict[str, set[str]]()
+    for job in jobs:
+        entry = None if job.key in store.results else store.find(job.name, job.settings)
+        found.setdefault(job.name, set()).add(job.code if entry is None else entry.get("code", ""))
+    return {name: sorted(codes) for name, codes in found.items()}
 
 
 def _compute(jobs: dict[str, Job], workers: int) -> Generator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from fcco_reproduce._config import Settings, at_scale, read
 from fcco_reproduce._figures import save
-from fcco_reproduce._runner import Job, run_jobs
+from fcco_reproduce._runner import Job, is_stored, run_jobs, sources
 from fcco_reproduce._tables import Row, as_markdown, as_text, escaped, write_csv
 
 CHECKPOINTS = "checkpoints"
@@ -55,11 +55,14 @@ class Finding:
         Whether the claim was observed. None means that nothing can be concluded.
     verdict : str
         What agreed with the claim and what did not, with numbers. An empty line separates paragraphs.
+    sources : dict
+        By the name of a function, digests of the code that made its results; several if the code changed.
     """
 
     rows: list[Row]
     holds: bool | None
     verdict: str
+    sources: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,9 @@ class Experiment:
         Maps the same results to a figure.
     settings : Settings
         The settings it was made from, for the record.
+    more : callable or None
+        Maps a :class:`Scale` and the results so far to further jobs, until there are none. None means that there are
+        none from the beginning.
     """
 
     key: str
@@ -94,6 +100,7 @@ class Experiment:
     judge: Callable[[list[Any]], Finding]
     draw: Callable[[list[Any]], Any]
     settings: Settings = field(default_factory=dict)
+    more: Callable[[Scale, list[Any]], list[Job]] | None = None
 
     @property
     def stem(self) -> str:
@@ -179,26 +186,63 @@ def run_study(
     workers: int = 1,
     progress: TextIO | None = None,
     figures: bool = True,
+    stored: Path | None = None,
+    run: bool = True,
 ) -> list[Finding]:
     """Run experiments and write ``cache.jsonl``, and a CSV and a PNG file of each, to ``out``.
 
-    The findings of the scale "quick" have ``holds=None``, since they prove nothing.
+    With ``stored``, that file stands in the place of ``cache.jsonl``, and its results count whatever code made them.
+    With ``run=False`` no job runs: experiments are judged by what is stored, and one that lacks a result has
+    ``holds=None``, as have the findings of the scale "quick", which prove nothing.
+
+    Raises
+    ------
+    ValueError
+        If no result of an experiment is stored, and none may be computed.
     """
     out.mkdir(parents=True, exist_ok=True)
     scale = replace(scale, folder=out / CHECKPOINTS)
-    jobs = [experiment.jobs(scale) for experiment in experiments]
-    flat = run_jobs(
-        [job for some in jobs for job in some], workers=workers, cache=out / "cache.jsonl", progress=progress
-    )
-    findings, at = [], 0
-    for experiment, some in zip(experiments, jobs, strict=True):
-        results, at = flat[at : at + len(some)], at + len(some)
-        finding = experiment.judge(results)
-        findings.append(replace(finding, holds=None) if scale.quick else finding)
+    desk = _Desk(out / "cache.jsonl" if stored is None else stored, stored is not None, workers, progress, run)
+    desk.results([job for experiment in experiments for job in experiment.jobs(scale)])
+    findings = []
+    for experiment in experiments:
+        jobs, results, lacking = desk.results(experiment.jobs(scale))
+        while experiment.more is not None and (wanted := experiment.more(scale, results)):
+            further, new, missing = desk.results(wanted)
+            jobs, results, lacking = [*jobs, *further], [*results, *new], lacking + missing
+            if missing:
+                break
+        if not results:
+            raise ValueError(f"({experiment.key}) has no stored results to be judged by: run it first")
+        finding = replace(experiment.judge(results), sources=sources(jobs, desk.cache))
+        if lacking:
+            finding = replace(
+                finding, verdict=f"{len(jobs)} runs are stored, at least {lacking} more are planned. {finding.verdict}"
+            )
+        findings.append(replace(finding, holds=None) if scale.quick or lacking else finding)
         write_csv(findings[-1].rows, out / f"{experiment.stem}.csv")
         if figures:
             save(experiment.draw(results), out / f"{experiment.stem}.png")
     return findings
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """Where results come from."""
+
+    cache: Path
+    any_code: bool
+    workers: int
+    progress: TextIO | None
+    run: bool
+
+    def results(self, jobs: list[Job]) -> tuple[list[Job], list[Any], int]:
+        """Return the jobs that have a result, the results, and how many jobs have none."""
+        known = jobs if self.run else [job for job in jobs if is_stored(job, self.cache, any_code=self.any_code)]
+        results = run_jobs(
+            known, workers=self.workers, cache=self.cache, progress=self.progress, any_code=self.any_code
+        )
+        return known, results, len(jobs) - len(known)
 
 
 def answer(holds: bool | None) -> str:

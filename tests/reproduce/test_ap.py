@@ -2,7 +2,7 @@
 
 import csv
 import hashlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,13 +16,14 @@ from fcco.functional import average_precision_loss
 from fcco.losses import AveragePrecisionLoss
 from fcco.optim import MovingAverageSGD
 from fcco_reproduce import Scale, run_study
-from fcco_reproduce._methods import AS_PUBLISHED, TUNED
+from fcco_reproduce._methods import AS_PUBLISHED, CODED, PRINTED, TUNED
 from fcco_reproduce.ap import STUDY, _comparison, _data, _runs, _training, _verdict
 from fcco_reproduce.ap._data import PADDING, Images, at_hand, load
 from fcco_reproduce.ap._measures import average_precision, measure, surrogate
 from fcco_reproduce.ap._network import ResNet
 from fcco_reproduce.ap._settings import (
     CROSS_ENTROPY,
+    DEFAULT,
     IN_BATCH,
     OTHERS,
     TABLES,
@@ -73,9 +74,11 @@ def test_the_papers_scale_has_the_papers_networks():
             assert training.steps == 200 * (20_000 // 32)
 
 
-def test_small_is_the_default():
+def test_small_is_the_default_but_for_the_table():
+    """Which has ten times the steps."""
     small, default = (STUDY.experiments(name) for name in ("small", None))
-    assert [one.settings for one in small] == [one.settings for one in default]
+    assert [one.settings for one in small[:3]] == [one.settings for one in default[:3]]
+    assert [one.settings["training"]["steps"] for one in (small[3], default[3])] == [500, 5000]
 
 
 def test_shapes_of_scores():
@@ -155,7 +158,7 @@ def test_the_crops_of_the_first_training_are_not_those_of_the_run(training, monk
 
 def test_a_run_is_the_librarys_loss_and_optimizer(training):
     """Written out: the same batches, crops, loss, steps and rates give the same weights."""
-    setting = TrainingSettings("SOX", 0.5, gamma=0.3)
+    setting = TrainingSettings(PRINTED, 0.5, gamma=0.3)
     parts = load("made", training.share)
     run = _training._begin(training, setting, 1, Place(), parts)
     plain = replace(training, every=training.steps)
@@ -198,7 +201,7 @@ def test_moap_forgets_by_visits(training):
     assert visit == pytest.approx(0.5 * 32 / int(target.sum()))
 
 
-@pytest.mark.parametrize("method", ["SOX", "MOAP", IN_BATCH, CROSS_ENTROPY])
+@pytest.mark.parametrize("method", [PRINTED, "MOAP", IN_BATCH, CROSS_ENTROPY, DEFAULT])
 def test_a_run_that_is_stopped_goes_on_to_the_same_end(training, method, tmp_path, monkeypatch):
     setting = tuned_setting(method, 1.0, 0.3)
     whole = train(training, setting, 0, Place())
@@ -290,7 +293,7 @@ def test_cifar100_is_run_where_it_is(training, made_cifar100):
         [50 * 2, 50 * 1],
         [50 * 2, 50 * 2],
     ]
-    run = train(small, tuned_setting("SOX", 0.1, 0.7), 0, Place())
+    run = train(small, tuned_setting(PRINTED, 0.1, 0.7), 0, Place())
     assert [point["step"] for point in run["history"]] == [0, 2, 4]
     assert 0 < run["test AP"] <= 1
 
@@ -311,30 +314,47 @@ def row(method, test, speed, block=TUNED):
 
 def test_agreement_is_about_the_papers_methods():
     others = [row("BSGD", 0.6, -0.1), row("MOAP", 0.65, -0.2), row(CROSS_ENTROPY, 0.9, -0.9)]
-    assert _verdict.agrees([row("SOX", 0.7, -0.3), *others])
-    assert not _verdict.agrees([row("SOX", 0.64, -0.3), *others])
-    assert not _verdict.agrees([row("SOX", 0.7, -0.15), *others])
-    published = [row("SOX", 0.6, -0.3, AS_PUBLISHED), row("BSGD", 0.7, 0.0, AS_PUBLISHED)]
-    assert not _verdict.agrees([row("SOX", 0.7, -0.3), *others, *published])
+    assert _verdict.agrees([row(CODED, 0.7, -0.3), *others])
+    assert not _verdict.agrees([row(CODED, 0.64, -0.3), *others])
+    assert not _verdict.agrees([row(CODED, 0.7, -0.15), *others])
+    assert not _verdict.agrees([row(CODED, 0.7, -0.1), row(PRINTED, 0.6, -0.3), *others])  # one form has to be both
+    published = [row(CODED, 0.6, -0.3, AS_PUBLISHED), row("BSGD", 0.7, 0.0, AS_PUBLISHED)]
+    assert not _verdict.agrees([row(CODED, 0.7, -0.3), *others, *published])
 
 
-def test_the_pair_with_the_best_validation_is_shown():
-    settings = STUDY.experiments("quick")[3].settings
+def made_runs(jobs, best):
+    """A result for every job, whose validation AP is highest at the lr that ``best`` has for its method."""
+    results = []
+    for job in jobs:
+        setting, seed = job.settings["setting"], job.settings["seed"]
+        off = abs(np.log(setting["lr"] / best.get(setting["method"], 1.0)))
+        end = {"step": 10, "validation AP": 1 / (1 + off), "validation loss": -0.1}
+        points = [{"step": 0, "validation AP": 2.0, "validation loss": -0.9}, end]
+        known = {"data": job.settings["data"], "setting": setting, "seed": seed, "diverged": False}
+        results.append({**known, "stopped": 10, "history": points, "seconds": 1.0})
+    return results
 
-    def run(setting):
-        pair = (setting.lr, setting.gamma)
-        end = {"step": 10, "validation AP": 0.5 if pair == (1.0, 0.9) else 0.4}
-        end["validation loss"] = -0.2 if pair == (0.3, 0.9) else -0.1
-        points = [{"step": 0, "validation AP": 0.9, "validation loss": -0.9}, end]
-        diverged = pair == (0.3, 0.1)
-        return {"data": "made", "setting": asdict(setting), "stopped": 10, "history": points, "diverged": diverged}
 
-    results = [run(setting) for setting in _comparison.settings_of(settings, "made")]
-    shown = _comparison.chosen(results, settings, "made")
-    assert {method for _, method in shown} == {*TABLES, *OTHERS}
-    assert (shown[TUNED, "SOX"][0].lr, shown[TUNED, "SOX"][0].gamma) == (1.0, 0.9)
-    by_loss = _comparison.chosen(results, settings, "made", _comparison._by_loss)
-    assert (by_loss[TUNED, "SOX"][0].lr, by_loss[TUNED, "SOX"][0].gamma) == (0.3, 0.9)
+def test_the_grid_grows_until_the_best_lr_is_inside_and_only_that_one_has_other_seeds():
+    settings = STUDY.experiments()[3].settings | {"data": ["cifar10"]}
+    best, scale = {"SOAP": 10.0, CROSS_ENTROPY: 0.1}, Scale(seeds=3)
+    results = made_runs(_comparison.jobs(scale, settings), best)
+    assert {(r["setting"]["lr"], r["seed"]) for r in results} == {(0.3, 0), (1.0, 0), (3.0, 0)}
+    added = []
+    while more := _comparison.more_jobs(scale, results, settings):
+        added.append(
+            sorted((j.settings["setting"]["method"], j.settings["setting"]["lr"], j.settings["seed"]) for j in more)
+        )
+        results += made_runs(more, best)
+    assert added[0] == [("SOAP", 10.0, 0), (CROSS_ENTROPY, 0.1, 0)]
+    assert added[1] == [("SOAP", 30.0, 0), (CROSS_ENTROPY, 0.03, 0)]
+    expected = {method: best.get(method, 1.0) for method in (*TABLES, *OTHERS)}
+    assert added[2] == sorted((method, lr, seed) for method, lr in expected.items() for seed in (1, 2))
+    assert len(added) == 3
+    shown = _comparison.chosen(results, settings, "cifar10")
+    assert {method: setting.lr for (_, method), (setting, _) in shown.items()} == expected
+    assert all(len(runs) == 3 for _, runs in shown.values())
+    assert _comparison.tried(results, "cifar10", "SOAP") == "0.3, 1, 3, 10, 30"
 
 
 @pytest.fixture(scope="module")
@@ -348,7 +368,7 @@ def found(tmp_path_factory):
 
 def test_every_panel_and_method_is_there(found):
     findings = found[0]
-    assert [row["B1"] for row in findings["i"].rows] == [4, 8, 16, 32]
+    assert [row["B1"] for row in findings["i"].rows] == [4, 8, 16, 32, 48, 56, 60]
     assert [row["B"] for row in findings["ii"].rows] == [8, 16, 32, 64]
     assert [row["gamma"] for row in findings["iii"].rows] == [0.1, 0.5, 0.9, 1.0, "1, at the updated row"]
     assert [row["method"] for row in findings["iv"].rows] == [*TABLES, *OTHERS]

@@ -3,7 +3,7 @@
 import pytest
 
 from fcco_reproduce import _figures as figures
-from fcco_reproduce._methods import AS_PUBLISHED, EXACT
+from fcco_reproduce._methods import AS_PUBLISHED, CODED, EXACT, PRINTED
 from fcco_reproduce._methods import TUNED as TUNED_ALIKE
 from fcco_reproduce.ap import _comparison as ap
 from fcco_reproduce.nca import STUDY as NCA
@@ -16,6 +16,7 @@ from fcco_reproduce.quick import _compare as quick
 from fcco_reproduce.theory import _methods as theory
 
 FOUR = ("BSGD", "SOAP", "MOAP", "SOX")
+FIVE = (*FOUR[:3], CODED, PRINTED)
 ABSENT = "SOAP"
 
 
@@ -64,7 +65,7 @@ def test_log_axes(log):
 
 
 def test_methods_that_meet_in_a_figure_look_different():
-    for together in ((*FOUR, "SCGD", "NASA"), (*FOUR, "in-batch AP", "cross entropy")):
+    for together in ((*FOUR, "SCGD", "NASA"), (*FIVE, "in-batch AP", "cross entropy", "library's default")):
         assert len({figures.style(method)["color"] for method in together}) == len(together)
 
 
@@ -103,7 +104,7 @@ def test_average_precision_has_the_same_colours_in_all_panels():
     """The last panel has a line at each mean, in place of a legend."""
     point = {"step": 0, "train loss": 0.5, "train AP": 0.5}
     run = {"diverged": False, "history": [point, {**point, "step": 1}], "test AP": 0.6}
-    shown = {method: [run] for method in ("BSGD", "SOX", "cross entropy")}
+    shown = {method: [run] for method in ("BSGD", PRINTED, "cross entropy")}
     _, axes = figures.new_figure(3)
     ap.draw_curves(axes[:2], shown, "")
     ap._draw_tests(axes[2], shown, "cifar10")
@@ -130,7 +131,7 @@ def test_curves_name_the_data_that_they_are_of(judge, draw):
     results = [curve(), curve(start="from w = 0")]
     assert "breast cancer in place of covtype" in getattr(_curves, judge)(results).verdict
     figure = getattr(_curves, draw)(results)
-    assert all(ax.get_title().startswith("SOX on breast cancer in place of covtype") for ax in figure.axes)
+    assert all(ax.get_title().startswith("SOX (code) on breast cancer in place of covtype") for ax in figure.axes)
 
 
 def test_a_batch_size_with_which_all_runs_diverge_is_counted():

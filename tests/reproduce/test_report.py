@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -14,9 +15,11 @@ from PIL import Image
 
 from fcco.cli import main
 from fcco_command import parser
-from fcco_reproduce import Finding, Scale, _record, run_study
+from fcco_reproduce import Finding, Job, Scale, _record, run_jobs, run_study
 from fcco_reproduce._record import command_of, environment, read_records, write_records
 from fcco_reproduce._report import as_html, write_page
+from fcco_reproduce._stale import stale
+from reproduce import work
 from reproduce.squares import STUDY
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -285,3 +288,34 @@ def test_a_table_that_lacks_what_the_page_shows_is_refused(folder, tmp_path, cap
     message = f"a table in {tmp_path} is not complete (KeyError('block')): run fcco reproduce again\n"
     assert capsys.readouterr().err == f"fcco report: {message}"
     assert not (tmp_path / "RESULTS.md").exists()
+
+
+def test_what_is_stale_is_listed(tmp_path, capsys):
+    """Results know the code that made them: a record whose digest is another one, or that has none, is stale."""
+    experiments, scale, out = STUDY.experiments(), Scale(seeds=2), tmp_path / "squares"
+    findings = run_study(experiments, scale, out, figures=False)
+    write_records(STUDY, experiments, findings, scale, out, command="fcco reproduce squares")
+    assert main(["report", str(out), "--stale"]) == 0
+    first = capsys.readouterr().out
+    assert first.count("made by today's code") == len(experiments)
+    path = out / f"{experiments[0].stem}.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "sources": {name: ["old"] for name in record["sources"]}}))
+    assert main(["report", str(out), "--stale"]) == 0
+    assert "the code behind reproduce.work.square has changed" in capsys.readouterr().out
+    assert stale({**record, "sources": {"reproduce.work.cube": ["old"]}}) == ["reproduce.work.cube is gone"]
+
+
+def test_stored_results_are_judged_as_far_as_they_go(tmp_path):
+    """Without running anything: what is missing leaves a claim unjudged, and says so."""
+    (first, *_), scale, stored = STUDY.experiments(), Scale(seeds=2), tmp_path / "runs.jsonl"
+    jobs = first.jobs(scale)
+    with pytest.raises(ValueError, match="has no stored results to be judged by"):
+        run_study([first], scale, tmp_path, figures=False, stored=stored, run=False)
+    run_jobs(jobs, cache=stored)
+    (whole,) = run_study([first], scale, tmp_path, figures=False, stored=stored, run=False)
+    assert whole.holds is False
+    more = replace(first, more=lambda scale, results: [Job(work.square, {"number": 99})])
+    (partial,) = run_study([more], scale, tmp_path, figures=False, stored=stored, run=False)
+    assert partial.holds is None
+    assert partial.verdict.startswith(f"{len(jobs)} runs are stored, at least 1 more are planned. ")

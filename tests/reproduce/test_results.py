@@ -6,6 +6,7 @@ import pytest
 from fcco.cli import main
 from fcco_reproduce import _command as command
 from fcco_reproduce._figures import band, new_figure
+from fcco_reproduce._methods import CODED, FROM_VISIT, FROM_ZERO, PRINTED
 from fcco_reproduce._results import PAPER, as_results
 
 RUN = {"command": "fcco reproduce x", "date": "2030-01-02T03:04:05", "seeds": 5, "scale": None, "quick": False}
@@ -13,7 +14,8 @@ RUN |= {"environment": {"CPU": "a processor", "torch": "2"}}
 
 
 def record(study, name, rows, **run):
-    return {"study": {"name": study}, "stem": f"i-{name}", "rows": rows, "verdict": "So it is.", "run": {**RUN, **run}}
+    about = {"study": {"name": study}, "stem": f"i-{name}", "key": "i", "rows": rows, "verdict": "So it is."}
+    return {**about, "run": {**RUN, **run}}
 
 
 def push_row(block, method, loss, paper=None, std=None, diverged=0):
@@ -32,45 +34,48 @@ PUSH = [
     push_row("as published", "BSGD", 0.2021, 0.202, 0.001),
     push_row("as published", "SOAP", 0.1280, 0.128, 0.002),
     push_row("as published", "MOAP", 0.1500, 0.147, 0.001),
-    push_row("as published", "SOX", 0.1270, 0.128, 0.002),
-    push_row("other seeds", "SOX", 0.1270, diverged=3),
+    push_row("as published", CODED, 0.1270, 0.128, 0.002),
+    push_row(FROM_ZERO, PRINTED, 0.1277, 0.128, 0.002),
+    push_row(FROM_VISIT, PRINTED, 0.15, 0.128, 0.002, diverged=12),
+    push_row("other seeds", CODED, 0.1270, diverged=3),
     push_row("same steps", "BSGD", 0.1391),
-    push_row("tuned alike (objective)", "SOX", 0.1300),
+    push_row("tuned alike (objective)", CODED, 0.1300),
     push_row("tuned alike (objective)", "BSGD", 0.1200),
     push_row("exact", "L-BFGS", 0.1100),
 ]
 
 
-def test_the_tables_are_those_of_the_settings():
+def test_printed_numbers_stand_in_one_file():
     for experiment in command.load("push").experiments(only="i,ii"):
-        settings, data = experiment.settings, experiment.name
-        for method, paper in {"BS-PnP": settings["boosting"], **settings["published"]}.items():
-            printed = [paper["loss"]] + ([paper["std"]] if "std" in paper else [])
-            assert PAPER["test_loss"][data][method] == printed
-            assert PAPER["seconds"][data][method][0] == paper["seconds"]
+        assert {"BS-PnP", *experiment.settings["published"]} == set(PAPER["test_loss"][experiment.name])
+        assert {key for rates in experiment.settings["published"].values() for key in rates} == {"lr", "gamma", "beta"}
+    for rates in command.load("ap").experiments(only="iv")[0].settings["published"].values():
+        assert {key for some in rates.values() for key in some} == {"lr", "gamma"}
 
 
 def test_what_has_not_been_run_is_said_to_and_the_papers_numbers_stand():
     text = as_results([], "fcco report --results R.md")
     for study in ("ap", "push", "nca"):
         assert f"`fcco reproduce {study}` has not been run" in text
-    assert "| cifar100 | SOX | 0.597 ± 0.012 |  |  |" in text
+    assert "| cifar100 | SOX (code) | 0.597 ± 0.012 |  |  |" in text
     assert "| covtype | BS-PnP | 0.778 |  |  |" in text
-    assert "| covtype | BS-PnP | 6,043.90 |  |  |" in text
-    assert "| cifar10 | MOAP | 13.0 ± 4.3 |  |  |" in text
+    assert "| covtype | BS-PnP | 6,043.90 |  |\n" in text
+    assert "| cifar10 | MOAP | 13.0 ± 4.3 |  |\n" in text
     assert as_results([record("push", "ijcnn1", PUSH, quick=True)], "fcco report --results R.md") == text
 
 
 def test_push():
     text = as_results([record("push", "ijcnn1", PUSH)], "fcco report")
-    assert "| ijcnn1 | SOX | 0.128 ± 0.002 | 0.1270 ± 0.0020 | -0.0010 |" in text
-    assert "| ijcnn1 | SOX | 4.15 ± 0.06 | 0.500 | -3.650 |" in text
+    assert "| ijcnn1 | SOX (code) | 0.128 ± 0.002 | 0.1270 ± 0.0020 | -0.0010 |" in text
+    assert "| ijcnn1 | SOX (Algorithm 1) | 0.128 ± 0.002 | 0.1277 ± 0.0020 | -0.0003 |" in text
+    assert "| ijcnn1 | SOX (code) | 4.15 ± 0.06 | 0.500 |\n" in text  # two numbers, and no difference
+    assert "SOX (code) 0.1270, Algorithm 1 0.1277 from u = 0, 0.1500 (12 of 20 diverge) from first visits." in text
     assert "4 of 5 test losses are those of the paper" in text
     assert "The farthest is 3.0 deviations off." in text  # (.150 - .147) / .001
     assert "Losses that are not met: MOAP on ijcnn1." in text
-    assert "diverge: ijcnn1 SOX 3 of 20." in text
+    assert "diverge: ijcnn1 SOX (code) 3 of 20." in text
     assert "0.1391, which is 85% of the way to SOAP," in text  # (.2021 - .1391) / (.2021 - .1280)
-    assert "ijcnn1: BSGD 0.1200, SOX 0.1300. SOX, number 1 on ijcnn1 as published, is number 2 on ijcnn1" in text
+    assert "ijcnn1: BSGD 0.1200, SOX (code) 0.1300." in text
     assert "tests at 0.1100 on ijcnn1" in text
     assert "`fcco reproduce push` has not been run" not in text
 
@@ -84,13 +89,21 @@ def nca_row(block, method, score, within=None):
 
 
 def test_nca():
-    rows = [nca_row("as published", "SOX", 0.94, True), nca_row("as published", "SOAP", 0.95, True)]
-    rows += [nca_row("tuned alike", "SOX", 0.97), nca_row("tuned alike", "SOAP", 0.95)]
+    rows = [nca_row("as published", CODED, 0.94, True), nca_row("as published", "SOAP", 0.95, True)]
+    rows += [
+        nca_row(FROM_VISIT, PRINTED, 0.93),
+        nca_row("tuned alike", CODED, 0.97),
+        nca_row("tuned alike", "SOAP", 0.95),
+    ]
     text = as_results([record("nca", "usps", rows)], "fcco report")
-    assert "2 of 2 runs that the figure shows end in its range, and SOX is first, as in the paper, on none." in text
-    assert "The paper has SOX first; on usps the order is SOAP 0.9500, SOX 0.9400." in text
     assert (
-        "usps: SOX 0.9700, SOAP 0.9500. The distance between the first and the last goes from 0.0100 to 0.0200" in text
+        "2 of 2 runs that the figure shows end in its range, and SOX (code) is first, as the paper has SOX, on none."
+        in text
+    )
+    assert "The paper has SOX first; on usps the order is SOAP 0.9500, SOX (code) 0.9400." in text
+    assert (
+        "usps: SOX (code) 0.9700, SOAP 0.9500. The distance between the first and the last goes from 0.0100 to 0.0200"
+        in text
     )
 
 
@@ -101,16 +114,16 @@ def ap_row(method, score):
 
 
 def test_average_precision():
-    rows = [ap_row("BSGD", 0.6), ap_row("SOX", 0.65), ap_row("cross entropy", 0.7)]
+    rows = [ap_row("BSGD", 0.6), ap_row(CODED, 0.65), ap_row("cross entropy", 0.7)]
     methods = {**record("ap", "methods", rows), "key": "ii", "claim": "SOX is the best", "holds": False}
     batch = {**record("ap", "batch", []), "key": "i", "claim": "Larger is faster", "holds": True}
     text = as_results([methods, batch], "fcco report")
-    assert "| cifar10 | SOX | 0.765 ± 0.001 | 0.6500 ± 0.0100 | -0.1150 |" in text
-    assert "| cifar10 | SOX | 7.0 ± 3.3 | 1.50 | -5.50 |" in text
+    assert "| cifar10 | SOX (code) | 0.765 ± 0.001 | 0.6500 ± 0.0100 | -0.1150 |" in text
+    assert "| cifar10 | SOX (code) | 7.0 ± 3.3 | 1.50 |\n" in text
     assert "cifar100: has not been run." in text
     assert "far smaller than the paper's" in text
     assert "**What agreed.** Of the paper's statements: (i) Larger is faster." in text
-    order = "cifar10: SOX 0.6500, BSGD 0.6000 (not of the paper: cross entropy 0.7000)."
+    order = "cifar10: SOX (code) 0.6500, BSGD 0.6000 (not of the paper: cross entropy 0.7000)."
     assert f"**What did not.** (ii) SOX is the best. Test AP, best first: {order}" in text
 
 
@@ -124,7 +137,9 @@ def test_the_command(tmp_path, capsys):
     write_records(STUDY, experiments, findings, scale, tmp_path / "squares", command="fcco reproduce squares")
     assert main(["report", str(tmp_path / "squares"), "--results", str(tmp_path / "RESULTS.md")]) == 0
     assert capsys.readouterr().out == f"results: {tmp_path / 'RESULTS.md'}\n"
-    assert (tmp_path / "RESULTS.md").read_text() == as_results([], "fcco report --results RESULTS.md")
+    assert (tmp_path / "RESULTS.md").read_text() == as_results(
+        [], f"fcco report {tmp_path / 'squares'} --results {tmp_path / 'RESULTS.md'}"
+    )
     assert not (tmp_path / "squares" / "report.html").exists()
 
 

@@ -11,6 +11,7 @@ import torch
 from fcco.cli import main
 from fcco_reproduce import Job, run_jobs
 from fcco_reproduce._cache import Cache
+from fcco_reproduce._runner import is_stored, sources
 from reproduce import work
 
 
@@ -62,6 +63,21 @@ def test_an_edited_function_is_run_again(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "edited", sys.modules[name])
         results += run_jobs([Job(function, {"number": 1})], cache=tmp_path / "cache.jsonl")
     assert results == [2, 3]
+
+
+def test_results_of_other_code_count_only_if_asked_for(tmp_path):
+    """The file says which code made a line, and a study's record with it."""
+    cache, log = tmp_path / "cache.jsonl", tmp_path / "log"
+    job = work.squares(log, 0.0)[3]
+    Cache(cache).store("made long ago", {"job": job.name, "code": "old", "settings": job.settings}, 10)
+    assert run_jobs([job], cache=cache, any_code=True) == [10]
+    assert is_stored(job, cache, any_code=True)
+    assert not is_stored(job, cache)
+    assert sources([job], cache) == {job.name: ["old"]}
+    assert calls(log) == []
+    assert run_jobs([job], cache=cache) == [9]
+    assert run_jobs([job], cache=cache, any_code=True) == [9]
+    assert sources([job], cache) == {job.name: [job.code]}
 
 
 def test_blas_and_torch_have_one_thread():

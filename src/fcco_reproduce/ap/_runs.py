@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,14 @@ def run_one(
     return {"data": data, "setting": setting, "seed": seed, **run}
 
 
-def jobs_of(settings: Settings, scale: Scale, wanted: dict[str, Iterable[TrainingSettings]]) -> list[Job]:
+def jobs_of(
+    settings: Settings,
+    scale: Scale,
+    wanted: Mapping[str, Iterable[TrainingSettings]],
+    seeds: Iterable[int] | None = None,
+) -> list[Job]:
     """Return a job for every data set, setting and seed; seeds alternate, so that workers begin with different ones."""
+    seeds = range(scale.seeds) if seeds is None else list(seeds)
     place = {"folder": None if scale.folder is None else str(scale.folder)}
     return [
         Job(
@@ -44,7 +50,7 @@ def jobs_of(settings: Settings, scale: Scale, wanted: dict[str, Iterable[Trainin
         )
         for data, some in wanted.items()
         for setting in some
-        for seed in range(scale.seeds)
+        for seed in seeds
     ]
 
 
@@ -109,8 +115,8 @@ def summary(runs: Sequence[Result]) -> Row:
 
 
 def draw_curves(axes: Sequence[Any], labelled: dict[str, list[Result]], title: str) -> None:
-    """Draw train loss and train AP by iterations, on two panels, of which the first has the legend of both."""
-    for ax, key in zip(axes, ("train loss", "train AP"), strict=True):
+    """Draw train loss, train AP and, on a third panel, test AP by iterations; the first panel has the legend of all."""
+    for ax, key in zip(axes, ("train loss", "train AP", "test AP"), strict=False):
         for k, (label, runs) in enumerate(labelled.items()):
             line = label if label in METHOD_STYLES else k
             if any(not run["diverged"] for run in runs):

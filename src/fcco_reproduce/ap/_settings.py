@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fcco import METHODS
+from fcco_reproduce._methods import CODED, PRINTED, method_of
 
-IN_BATCH, CROSS_ENTROPY = "in-batch AP", "cross entropy"
-TABLES = ("BSGD", "SOAP", "MOAP", "SOX")
-OTHERS = (IN_BATCH, CROSS_ENTROPY)
+IN_BATCH, CROSS_ENTROPY, DEFAULT = "in-batch AP", "cross entropy", "library's default"
+TABLES = ("BSGD", "SOAP", "MOAP", CODED, PRINTED)
+OTHERS = (IN_BATCH, CROSS_ENTROPY, DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class TrainingSettings:
     positives, negatives : int
         In a batch; the positives are the outer batch.
     as_coded : bool
-        As in the authors' code, f is differentiated at the updated row under SOX too, and MOAP's gamma is
-        that of a step.
+        As in the authors' code, MOAP's gamma is that of a step.
     """
 
     method: str
@@ -49,10 +48,10 @@ def momentum(method: str) -> float:
 
     Examples
     --------
-    >>> momentum("SOAP"), momentum("SOX"), momentum("cross entropy")
+    >>> momentum("SOAP"), momentum("SOX (code)"), momentum("cross entropy")
     (1.0, 0.1, 0.1)
     """
-    return METHODS[method].beta() if method in METHODS else 0.1
+    return method_of(method).beta() if method in TABLES else 0.1
 
 
 def tuned_setting(method: str, lr: float, gamma: float) -> TrainingSettings:
@@ -66,10 +65,10 @@ def published_setting(method: str, lr: float, gamma: float) -> TrainingSettings:
     Examples
     --------
     >>> published_setting("SOX", 1e-4, 0.1)
-    TrainingSettings(method='SOX', lr=0.001, gamma=0.1, beta=0.1, positives=32, negatives=32, as_coded=True)
+    TrainingSettings(method='SOX (code)', lr=0.001, gamma=0.1, beta=0.1, positives=32, negatives=32, as_coded=True)
     """
-    beta = momentum(method)
-    return TrainingSettings(method, lr / beta, gamma, beta, as_coded=True)
+    name = CODED if method == "SOX" else method
+    return TrainingSettings(name, lr / momentum(name), gamma, momentum(name), as_coded=True)
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,8 @@ class Training:
         Weight decay.
     margin : float
         Of the squared hinge.
+    test_curve : bool
+        Whether every measurement is of the test set too.
     """
 
     data: str
@@ -111,6 +112,7 @@ class Training:
     measured: int
     decay: float
     margin: float
+    test_curve: bool = False
 
 
 def as_training(settings: dict[str, Any], data: str) -> Training:

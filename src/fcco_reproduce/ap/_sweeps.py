@@ -9,6 +9,7 @@ from typing import Any
 
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import new_figure
+from fcco_reproduce._methods import PRINTED
 from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
@@ -52,7 +53,7 @@ class Sweep:
 
     def settings_of(self, data: str) -> dict[Any, TrainingSettings]:
         """By the number that varies."""
-        return self.vary(tuned_setting("SOX", **self.settings["sox"][data]))
+        return self.vary(tuned_setting(PRINTED, **self.settings["sox"][data]))
 
     def jobs(self, scale: Scale) -> list[Job]:
         """Return the jobs for all values of the varied number on all data sets."""
@@ -115,9 +116,9 @@ def outer_batch(settings: Settings) -> Experiment:
         "B1",
         vary,
         lambda losses: min(losses, key=lambda value: losses[value]) == settings["batch"] // 2,
-        "Of all splits of a batch, B1 = B/2 is the fastest",
-        f"SOX with B1 positives, which are the outer batch, and {settings['batch']} - B1 negatives; the other rates "
-        "stay the same.",
+        "Of all splits of a batch, B1 = B/2 is the fastest at the same rates",
+        f"SOX with B1 positives, which are the outer batch, and {settings['batch']} - B1 negatives, on both sides of "
+        "B/2 (the paper's figure ends there); lr and gamma stay the same, and suit B1 = B/2.",
     ).experiment()
 
 

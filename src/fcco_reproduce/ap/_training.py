@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fcco import METHODS, SOAP
 from fcco.data import PositiveNegativeSampler
 from fcco.functional import average_precision_loss
-from fcco.losses import AveragePrecisionLoss
+from fcco.losses import AveragePrecisionLoss, PretrainedAveragePrecisionLoss
 from fcco.optim import MovingAverageSGD
 from fcco_reproduce._digest import digest
+from fcco_reproduce._methods import method_of
 from fcco_reproduce.ap._data import Images, Parts, load
 from fcco_reproduce.ap._measures import measure
 from fcco_reproduce.ap._network import ResNet
-from fcco_reproduce.ap._settings import CROSS_ENTROPY, IN_BATCH, Training, TrainingSettings
+from fcco_reproduce.ap._settings import CROSS_ENTROPY, DEFAULT, IN_BATCH, Training, TrainingSettings
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 SAVE_AFTER = 60.0  # seconds between two checkpoints
@@ -69,10 +69,12 @@ def loss_of(setting: TrainingSettings, training: Training, target: Tensor) -> nn
     if setting.method == IN_BATCH:
         return _InBatch(training.margin)
     n, n_pos = len(target), int(target.sum())
+    if setting.method == DEFAULT:
+        return PretrainedAveragePrecisionLoss(n, n_pos, switch=training.steps // 2)
     gamma = setting.gamma
     if setting.method == "MOAP" and not setting.as_coded:
         gamma *= setting.positives / n_pos
-    rule = SOAP(gamma) if setting.as_coded and setting.method == "SOX" else METHODS[setting.method].rule(gamma)
+    rule = method_of(setting.method).rule(gamma)
     return _OfSigmoids(AveragePrecisionLoss(n, n_pos, training.margin, "squared_hinge", rule=rule))
 
 
@@ -222,9 +224,8 @@ def _steps(
 
 def pretrained(training: Training, seed: int, place: Place) -> dict[str, Any]:
     """Return the weights after pre-training with cross entropy on balanced batches, cached in a file."""
-    what = {
-        key: value for key, value in asdict(training).items() if key not in ("steps", "every", "measured", "margin")
-    }
+    later = ("steps", "every", "measured", "margin", "test_curve")
+    what = {key: value for key, value in asdict(training).items() if key not in later}
     path = place.file("pretrained", code=_code(pretrained), seed=seed, **what)
     if path is not None and path.exists():
         return torch.load(path, map_location=place.device, weights_only=True)
@@ -312,15 +313,9 @@ def _look(run: _TrainingState, parts: Parts, training: Training) -> None:
     """Measure, and keep the weights if the validation loss is the least so far."""
     train = measure(run.net, parts.train, training.measured, margin=training.margin)
     validation = measure(run.net, parts.validation, training.measured, margin=training.margin)
-    run.history.append(
-        {
-            "step": run.step,
-            "train loss": train.loss,
-            "train AP": train.ap,
-            "validation loss": validation.loss,
-            "validation AP": validation.ap,
-        }
-    )
+    point = {"step": run.step, "train loss": train.loss, "train AP": train.ap}
+    point |= {"validation loss": validation.loss, "validation AP": validation.ap}
+    run.history.append(point | ({"test AP": measure(run.net, parts.test).ap} if training.test_curve else {}))
     if not run.best or validation.loss < run.best["loss"]:
         weights = {key: value.clone() for key, value in run.net.state_dict().items()}
         run.best = {"step": run.step, "loss": validation.loss, "net": weights}

@@ -13,15 +13,19 @@ from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import band, finish, new_figure
 from fcco_reproduce._methods import (
     AS_PUBLISHED,
+    CODED,
     EXACT,
+    FROM_VISIT,
+    PRINTED,
     SAME_STEPS,
     TUNED,
     MethodSettings,
     as_published,
     as_tuned,
     data_shown,
-    rates,
+    published_rates,
 )
+from fcco_reproduce._paper import paper_name
 from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
@@ -79,13 +83,14 @@ def _objective(data: str, a: Array, decay: float) -> float | None:
 
 
 def jobs(scale: Scale, settings: Settings) -> list[Job]:
-    """The authors' settings, BSGD with the step of SOX, all methods tuned, and full batches where rows are few."""
+    """Return the jobs: the authors' settings, Algorithm 1, BSGD with SOX's step, all tuned, and full batches."""
     data, tuning = at_hand(settings["data"]), settings["tuning"]
     fixed: dict[str, Any] = {key: settings[key] for key in ("batch", "decay")}
     size = {"data": data, "seeds": scale.seeds, **{key: settings[key] for key in ("width", "steps", "every")}}
-    published = {method: as_published(method, **rates(r), **fixed) for method, r in settings["published"].items()}
-    made = [(AS_PUBLISHED, method, setting) for method, setting in published.items()]
-    made.append((SAME_STEPS, "BSGD", replace(published["SOX"], rule="bsgd", gamma=1.0)))
+    coded = {method: as_published(method, **some, **fixed) for method, some in published_rates(settings).items()}
+    made = [(AS_PUBLISHED, method, setting) for method, setting in coded.items()]
+    made.append((FROM_VISIT, PRINTED, replace(coded[CODED], rule="sox", first_visit=True)))
+    made.append((SAME_STEPS, "BSGD", replace(coded[CODED], rule="bsgd", gamma=1.0)))
     unit = settings["width"] / 10
     some = [
         Job(run_setting, {**size, "block": block, "method": method, "setting": asdict(setting)}, scale.seeds * unit)
@@ -97,7 +102,7 @@ def jobs(scale: Scale, settings: Settings) -> list[Job]:
             {**size, "method": method, "tuning": tuning, "fixed": fixed},
             cost=unit * len(tuning["lr"]) * (1 if method == "BSGD" else len(tuning["gamma"])),
         )
-        for method in published
+        for method in (*coded, PRINTED)
     ]
     if settings["lbfgs"]:
         exact = {"data": data, "width": settings["width"], "decay": settings["decay"]}
@@ -122,15 +127,15 @@ def _row(result: dict[str, Any], settings: Settings) -> Row:
         "std": float(accuracy.std()) if len(accuracy) > 1 else None,
         "best on the way": float(-np.mean(np.array(result["losses"], dtype=float), axis=0).min()),
         "paper's figure": f"{low:g} to {high:g}" if published else None,
-        "their code, seed 0": settings["their_code"].get(result["method"]) if published else None,
+        "their code, seed 0": settings["their_code"].get(paper_name(result["method"])) if published else None,
         "in its range": bool(low - READING <= accuracy.mean() <= high + READING)
         if published and result["data"] == settings["name"]
         else None,
     }
     objectives = np.array(result["objectives"], dtype=float)
     row["train objective"] = None if np.isnan(objectives).all() else float(objectives.mean())
-    row |= {"seconds": float(np.mean(result["seconds"])), "diverged": int(np.isnan(accuracy).sum())}
-    return row
+    row |= {"seconds": float(np.mean(result["seconds"]))}
+    return row | {"runs": len(accuracy), "diverged": int(np.isnan(accuracy).sum())}
 
 
 def draw(results: list[Any]) -> Any:
@@ -139,7 +144,8 @@ def draw(results: list[Any]) -> Any:
     exact = [-result["losses"][0][-1] for result in results if result["block"] == EXACT]
     ends = []
     for ax, block in zip(axes, (AS_PUBLISHED, TUNED), strict=True):
-        for result in (r for r in results if r["block"] == block):
+        blocks = (block, FROM_VISIT) if block == AS_PUBLISHED else (block,)
+        for result in (r for r in results if r["block"] in blocks):
             runs = -np.array(result["losses"], dtype=float)[:, 1:]
             band(ax, result["at"][1:], runs, result["method"], result["method"])
             ends.append(runs.mean(axis=0))
@@ -172,22 +178,24 @@ def experiment(settings: Settings) -> Experiment:
 
 
 METHOD = (
-    "As published: the authors' rates, and what their code does where it departs from the paper: the gradient "
-    "goes through the moving average, which gives it a factor gamma; f is differentiated at the updated row, so "
-    "that SOX is SOAP with momentum; lr is that of torch's SGD with momentum, and stands here divided by beta; "
-    "rows of u start at 0; batches are drawn with replacement, and two copies of a row are each other's "
-    "neighbours, with equal estimates. f does not change when u is multiplied by a number, so that MOAP's n/B "
-    "cancels in a gradient that goes through u. Same steps: BSGD with SOX's lr and beta. Tuned alike: this "
+    "As published: the authors' rates, and what their code does where it departs from the paper: the gradient goes "
+    "through the moving average, which gives it a factor gamma; f is differentiated at the updated row, so that 'SOX "
+    "(code)' is SOAP's table with momentum; lr is that of torch's SGD with momentum, and stands here divided by beta; "
+    "rows of u start at 0; batches are drawn with replacement, and two copies of a row are each other's neighbours, "
+    "with equal estimates. f does not change when u is multiplied by a number, so that MOAP's n/B cancels in a "
+    "gradient that goes through u. As printed: 'SOX (Algorithm 1)', which differentiates f at the row before its "
+    "update and has no factor gamma, with the rates and batches of 'SOX (code)'; rows begin at their first estimate, "
+    "since f = -u_1 / u_2 has no gradient at u = 0. Same steps: BSGD with the lr and beta of SOX. Tuned alike: this "
     "library's methods, as `fcco.losses.NCALoss(n, rule=...)` has them, on batches of shuffled passes; beta = 0.1 for "
-    "MOAP and SOX, lr in {lr} and gamma in {gamma}, all pairs, by the loss of one run with another seed "
-    "on a tenth of the training part held out, for the same number of steps. gamma is the rate of a row's visit: "
-    "MOAP, under which all rows decay at every step, has gamma B/n. BSGD is the loss of the batch alone. 'train "
-    "objective' is what is minimised, weight decay included, where all pairs of training rows are not too many. "
-    "'In its range' allows {reading:g} for reading the figure. 'Best on the way' is the best of the mean curve. "
-    "Seconds are processor time of one run, tests included. Bands are two standard errors; ± and std are "
-    "deviations of the seeds. One run decides the tuning, so that between pairs closer than the seeds' deviation "
-    "chance does. 'Holds' says that the published runs all end in the range of the paper's curves, and that SOX "
-    "has the best mean of them, by however little."
+    "MOAP and both forms of SOX (Algorithm 1 without the floor of `fcco.SOX`), lr in {lr} and gamma in {gamma}, all "
+    "pairs, by the loss of one run with another seed on a tenth of the training part held out, for the same number of "
+    "steps. gamma is the rate of a row's visit: MOAP, under which all rows decay at every step, has gamma B/n. BSGD "
+    "is the loss of the batch alone. 'train objective' is what is minimised, weight decay included, where all pairs "
+    "of training rows are not too many. 'In its range' allows {reading:g} for reading the figure. 'Best on the way' "
+    "is the best of the mean curve. Seconds are processor time of one run, tests included. Bands are two standard "
+    "errors; ± and std are deviations of the seeds. One run decides the tuning, so that between pairs closer than the "
+    "seeds' deviation chance does. 'Holds' says that the published runs all end in the range of the paper's curves, "
+    "and that SOX (code) has the best mean of them, by however little."
 )
 EXACT_METHOD = " Exact: L-BFGS on the objective over all pairs, {iterations} iterations, from the start of seed 0."
 SUBSET_METHOD = (

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fcco.compiled import TableUpdate, new_update
+from fcco.compiled import TableUpdate
 from fcco.compiled._nca import NCARows, NCAState, nca_rows, nca_state, train_nca
 from fcco_reproduce._methods import MethodSettings
+from fcco_reproduce._update import table_update
 from fcco_reproduce.datasets import Classification, Split
 from fcco_reproduce.nca._data import Array, loss, start
 
@@ -48,10 +49,10 @@ def descend(split: Split, setting: MethodSettings, *, width: int, seed: int, ste
 
     The seed decides the start and the batches, which are the same for all settings that draw alike. With ``as_coded``,
     batches are drawn with replacement, copies of a row are neighbours, rows start at 0, and the gradient is that
-    *through* the moving average, which has a factor gamma. Otherwise batches are of shuffled passes, rows start at
-    their first estimate (MOAP's at 0), and the gradient has no such factor: the table of
-    :class:`fcco.losses.NCALoss`. gamma is the rate at a row's visit; MOAP, which lets all rows decay at every step, of
-    which B/n visit a row, then has the rate gamma B/n.
+    *through* the moving average, which has a factor gamma, except under the rule of Algorithm 1. Otherwise batches are
+    of shuffled passes, rows start at their first estimate (MOAP's at 0), and the gradient has no such factor: the table
+    of :class:`fcco.losses.NCALoss`. gamma is the rate at a row's visit; MOAP, which lets all rows decay at every step,
+    of which B/n visit a row, then has the rate gamma B/n.
     """
     n, d = split.train.x.shape
     rows, state = _as_rows(split.train), _new_state(start(width, d, seed), n, setting)
@@ -72,15 +73,15 @@ def _as_rows(part: Classification) -> NCARows:
 
 def _new_state(a: Array, n: int, setting: MethodSettings) -> NCAState:
     state = nca_state(a, n, normalise=False)
-    if setting.as_coded:
+    if setting.as_coded and not setting.first_visit:
         # Rows that were written, before the first step, with g = 0; the table holds logarithms.
         state.table.u[:], state.table.written[:], state.clock[:] = -np.inf, 1, 1
     return state
 
 
 def _as_update(setting: MethodSettings, n: int) -> TableUpdate:
-    if setting.as_coded:
+    if setting.as_coded and setting.rule != "sox":
         # A gradient that goes through u has MOAP's n/B as often as u has: it cancels, and is left out of both.
-        return new_update(setting.rule, setting.gamma, setting.batch, factor=setting.gamma)
+        return table_update(setting, setting.gamma, setting.batch, factor=setting.gamma)
     scale = setting.batch / n if setting.rule == "moap" else 1.0
-    return new_update(setting.rule, setting.gamma * scale, n)
+    return table_update(setting, setting.gamma * scale, n)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fcco_reproduce._config import Settings
 from fcco_reproduce._figures import band, finish, new_figure
-from fcco_reproduce._methods import MethodSettings, as_published, data_shown, rates
+from fcco_reproduce._methods import CODED, MethodSettings, as_published, data_shown
 from fcco_reproduce._runner import Job
 from fcco_reproduce._study import Experiment, Finding, Scale
 from fcco_reproduce._tables import Row
@@ -35,7 +35,9 @@ def _job(settings: Settings, scale: Scale, name: str, start: str, **changed: Any
     """Return the published SOX, or the same from w = 0 and the first estimate of each row, with some rates changed."""
     sox = settings["sox"][name]
     batch: int = changed.get("batch") or settings["batch"]
-    setting = as_published("SOX", **rates(sox), batch=batch, decay=settings["decay"])
+    setting = as_published(
+        CODED, batch=batch, decay=settings["decay"], **{key: sox[key] for key in ("lr", "gamma", "beta")}
+    )
     made = replace(setting, as_coded=start == STARTS[0], **changed)
     size = {"seeds": scale.seeds, "steps": settings["steps"], "every": settings["every"]}
     what = {"name": name, "data": sox["data"], "start": start, "setting": asdict(made)}
@@ -142,7 +144,7 @@ def draw_batches(results: list[Any]) -> Any:
     figure, axes = new_figure(len(_names(results)), width=4.2)
     for ax, (name, shown) in zip(axes, _names(results).items(), strict=True):
         _lines(ax, {f"B = {2 * r['batch']}": r for r in results if r["name"] == name})
-        finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"SOX on {shown}")
+        finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"SOX (code) on {shown}")
     return figure
 
 
@@ -152,7 +154,7 @@ def draw_gammas(results: list[Any]) -> Any:
     figure, axes = new_figure(len(panels), width=3.2)
     for ax, (name, shown, start) in zip(axes, panels, strict=True):
         _lines(ax, {f"gamma = {r['gamma']}": r for r in results if (r["name"], r["start"]) == (name, start)})
-        finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"SOX on {shown}, {start}")
+        finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"SOX (code) on {shown}, {start}")
     return figure
 
 
@@ -177,9 +179,9 @@ def batches(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="SOX needs fewer iterations as B grows",
         method=(
-            f"SOX as published but for B1 = B2 in {settings['batches']}, that is B = B1 + B2; rates stay the same. The "
-            f"test loss every {settings['every']} iterations. The paper does not say which B its figure has. Bands are "
-            "two standard errors."
+            f"SOX (code) as published but for B1 = B2 in {settings['batches']}, that is B = B1 + B2; rates stay the "
+            f"same. The test loss every {settings['every']} iterations. The paper does not say which B its figure has. "
+            "Bands are two standard errors."
         ),
         jobs=partial(batch_jobs, settings=settings),
         judge=judge_batches,
@@ -195,12 +197,12 @@ def gammas(settings: Settings) -> Experiment:
         name=settings["name"],
         claim="gamma = 1 is not the best choice",
         method=(
-            f"SOX as published but for gamma in {settings['gammas']}. The authors' start, weights from U(-1, 1) and "
-            "u = 0, multiplies the first gradients by powers of gamma, a warm-up that is the longer the smaller gamma "
-            "is. So the same once more from w = 0, with rows that begin at their first estimate: here gamma averages "
-            "and does nothing else, and gamma = 1 is BSGD with momentum. 'Holds' is about the authors' start, and of "
-            "the gamma with which no run diverges. The paper does not say which gamma its figure has. Bands are two "
-            "standard errors."
+            f"SOX (code) as published but for gamma in {settings['gammas']}. The authors' start, weights from U(-1, 1) "
+            "and u = 0, multiplies the first gradients by powers of gamma, a warm-up that is the longer the smaller "
+            "gamma is. So the same once more from w = 0, with rows that begin at their first estimate: here gamma "
+            "averages and does nothing else, and gamma = 1 is BSGD with momentum. 'Holds' is about the authors' start, "
+            "and of the gamma with which no run diverges. The paper does not say which gamma its figure has. Bands are "
+            "two standard errors."
         ),
         jobs=partial(gamma_jobs, settings=settings),
         judge=judge_gammas,

@@ -19,11 +19,11 @@ from fcco.compiled import (
     Objective,
     TableUpdate,
     new_state,
-    new_update,
     train_linear,
 )
 from fcco.compiled._rules import Array
 from fcco_reproduce._methods import MethodSettings
+from fcco_reproduce._update import table_update
 from fcco_reproduce.datasets import Split
 from fcco_reproduce.push._data import P, penalty, push_loss
 
@@ -98,7 +98,7 @@ def start(y: Array, width: int, setting: MethodSettings, batches: Batches, seed:
     run = new_state(w.numpy(), len(y), 1, *batches, seed)
     # The loop goes through the rows in the order given, and would shuffle them at the end of a pass only.
     run.stream.cursor[:] = 0
-    if setting.as_coded:
+    if setting.as_coded and not setting.first_visit:
         # Rows that were written, before the first step, with g = 0; the table holds logarithms.
         run.table.u[:], run.table.written[:], run.clock[:] = -np.inf, 1, 1
     return run
@@ -106,7 +106,7 @@ def start(y: Array, width: int, setting: MethodSettings, batches: Batches, seed:
 
 def make_update(setting: MethodSettings, n_outer: int) -> TableUpdate:
     """Return the rule of the setting; MOAP scales by n_outer / B1, and as coded not at all."""
-    return new_update(setting.rule, setting.gamma, setting.batch if setting.as_coded else n_outer)
+    return table_update(setting, setting.gamma, setting.batch if setting.as_coded else n_outer)
 
 
 def descend(split: Split, setting: MethodSettings, batches: Batches, *, seed: int, every: int) -> Trace:

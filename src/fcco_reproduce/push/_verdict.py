@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fcco_reproduce._methods import AS_PUBLISHED, EXACT, OTHER_SEEDS, SAME_STEPS, ends_of_grid
+from fcco_reproduce._methods import (
+    AS_PUBLISHED,
+    CODED,
+    EXACT,
+    FROM_VISIT,
+    FROM_ZERO,
+    OTHER_SEEDS,
+    PRINTED,
+    SAME_STEPS,
+    ends_of_grid,
+)
 from fcco_reproduce._tables import Row
 
 TUNED = ("tuned alike (loss)", "tuned alike (held-out objective)", "tuned alike (objective)")
@@ -15,7 +25,8 @@ def compare(rows: list[Row], tuning: dict[str, Any]) -> str:
     by = {(row["block"], row["method"]): row for row in rows}
     exact = next(row for row in rows if row["block"] == EXACT)
     tuned = [*(_tuned(rows, block) for block in TUNED), ends_of_grid(rows, tuning)]
-    paragraphs = [f"{_agreement(rows)} {_others(rows)}", _steps(by), " ".join(tuned), _optimum(rows, exact)]
+    paragraphs = [f"{_agreement(rows)} {_others(rows)}", _printed(by), _steps(by), " ".join(tuned)]
+    paragraphs.append(_optimum(rows, exact))
     return "\n\n".join([*paragraphs, _boosting(by)])
 
 
@@ -23,8 +34,24 @@ def _number(value: float | None) -> str:
     return "divergence" if value is None else f"{value:.4f}" if value < 1000 else f"{value:.1e}"
 
 
+def _printed(by: dict[tuple[str, str], Row]) -> str:
+    """Return a sentence on Algorithm 1 beside the code that is published under its name."""
+
+    def end(row: Row) -> str:
+        if row["std"] is None:
+            return f"diverges in all {row['runs']} runs"
+        lost = f", in the runs that do not diverge ({row['diverged']} of {row['runs']} do)" if row["diverged"] else ""
+        return f"ends at {row['test loss']:.4f} ± {row['std']:.4f}{lost}"
+
+    return (
+        f"With the same rates, starting weights and batches, {CODED} {end(by[AS_PUBLISHED, CODED])}; {PRINTED} "
+        f"{end(by[FROM_ZERO, PRINTED])} with u from 0, and {end(by[FROM_VISIT, PRINTED])} with u from its first "
+        "estimate."
+    )
+
+
 def _agreement(rows: list[Row]) -> str:
-    known = [row for row in rows if row["agrees"] is not None]
+    known = [row for row in rows if row["block"] == AS_PUBLISHED and row["agrees"] is not None]
     if not known:
         return "The paper has no table of this data set."
     off = [row for row in known if not row["agrees"]]
