@@ -191,7 +191,7 @@ def _push_printed(tables: dict[str, list[Row]]) -> str:
 def _push_agreed(tables: dict[str, list[Row]]) -> str:
     known = [row for rows in tables.values() for row in _block(rows, AS_PUBLISHED) if row["agrees"] is not None]
     met = [row for row in known if row["agrees"]]
-    farthest = max(abs(row["difference"]) / row["paper std"] for row in known if row["paper std"])
+    farthest = max(abs(row["difference"] or 0.0) / row["paper std"] for row in known if row["paper std"])
     return (
         f"**What agreed.** {len(met)} of {len(known)} test losses are those of the paper: within two of its standard "
         f"deviations, or for BS-PnP, which no chance enters, to the digits printed. The farthest is {farthest:.1f} "

@@ -125,3 +125,23 @@ def test_the_key_of_work_outside_covers_both_packages(key_of, monkeypatch):
     texts["laboratory/b.py"] = "def b(x):\n    return x\n"
     for file in ("library/a.py", "laboratory/b.py"):
         assert key_of(texts) != key_of({**texts, file: texts[file].replace("return x", "return -x")})
+
+
+def test_files_and_what_they_import(tmp_path):
+    """Through two imports, in src and beside the script; comments and docstrings do not count, data do."""
+    (tmp_path / "src" / "pack").mkdir(parents=True)
+    (tmp_path / "benchmarks").mkdir()
+    texts = {"benchmarks/run.py": "import os\nimport near\n", "benchmarks/near.py": "from pack import far\n"}
+    texts |= {"src/pack/__init__.py": "", "src/pack/far.py": "VALUE = 1\n", "src/pack/other.py": "VALUE = 1\n"}
+    texts |= {"run.toml": "steps = 1\n"}
+
+    def found(**changes):
+        for name, text in {**texts, **changes}.items():
+            (tmp_path / name).write_text(text)
+        return _digest.digest_files([tmp_path / "benchmarks" / "run.py", tmp_path / "run.toml"], tmp_path)
+
+    before = found()
+    assert found(**{"src/pack/far.py": '"""Says."""\nVALUE = 1  # one\n'}) == before
+    assert found(**{"src/pack/other.py": "VALUE = 2\n"}) == before  # which nothing imports
+    assert found(**{"src/pack/far.py": "VALUE = 2\n"}) != before
+    assert found(**{"run.toml": "steps = 2\n"}) != before

@@ -72,3 +72,15 @@ def test_every_row_begins_with_an_estimate():
     problem = problems.pseudo_huber(n=20, sigma=1.0)
     runs = Replicas(problem, "SOX", count=1000, outer_batch=1, inner_batch=2, seed=0, every_row=True)
     assert runs.tracking_error().mean().item() == pytest.approx(1.0 / 2, abs=0.02)
+
+
+def test_every_run_may_have_its_own_lr():
+    """A factor before the moving average of gradients is one before the step."""
+    problem = MAKERS["pseudo_huber"]()
+    sizes = {"count": 2, "outer_batch": problem.n, "inner_batch": 1, "seed": 0}
+    both = Replicas(problem, "SOX", factors=torch.tensor([1.0, 3.0], dtype=torch.float64), **sizes)
+    alone = Replicas(problem, "SOX", **sizes)
+    for _ in range(10):
+        both.step(**RATES)
+        alone.step(**{**RATES, "lr": 3 * RATES["lr"]})
+    torch.testing.assert_close(both.weights[1], alone.weights[1])

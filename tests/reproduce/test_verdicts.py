@@ -7,7 +7,7 @@ import pytest
 from fcco_reproduce.nca import _verdict as nca
 from fcco_reproduce.push import _curves
 from fcco_reproduce.quick import _compare as quick
-from fcco_reproduce.theory import _boost, _methods, _scaling, _split, _stationarity, _tracking
+from fcco_reproduce.theory import _boost, _methods, _speedup, _split, _stationarity, _tracking
 
 
 def curve(**changes):
@@ -79,26 +79,37 @@ def test_runs_that_diverged_are_last_in_the_order_of_nca():
         assert [row["method"] for row in nca._block(order, "tuned alike")][:2] == ["SOX", "SOAP"]
 
 
-def scaling(exponents, own=(1,)):
-    return [
-        {"size": size, "value": value, "factor": _scaling.STEP_FACTOR, "mean": mean, "own": own, "theorem": 1e9}
-        | {"regime": "n/(B1 B2 eps^4)"}
-        for size, exponent in exponents.items()
-        for value in (1.0, 2.0, 4.0)
-        for mean in [None if exponent is None else 100 * value**exponent]
-    ]
+SPEEDUP = {
+    "problems": {
+        "easy": {
+            "problem": {"kind": "convex"},
+            "epsilon": [0.2, 0.1],
+            "values": {"outer_batch": [2, 8, 32], "inner_batch": [2, 8, 32]},
+        }
+    }
+}
 
 
-@pytest.mark.parametrize("size", _scaling.PREDICTED)
-def test_exponents_are_the_predicted_ones(size):
-    predicted = _scaling.PREDICTED
-    assert _scaling.judge(scaling(predicted)).holds is True
-    assert _scaling.judge(scaling({**predicted, size: predicted[size] + 0.3})).holds is True
-    assert _scaling.judge(scaling({**predicted, size: predicted[size] + 0.4})).holds is False
-    lost = _scaling.judge(scaling({**predicted, size: None}))
-    assert lost.holds is False
-    assert "within nan of the predicted ones" in lost.verdict
-    assert _scaling.judge(scaling(predicted, own=(1, None))).holds is False
+def speedup(outer=-1.0, inner=-1.0):
+    """Steps of SOX that follow power laws, and those of gradient descent."""
+    known = {"problem": {"kind": "convex"}, "n": 64, "lr": [0.1, 0.2, 0.4]}
+    sizes = {(b, 8) for b in (2, 8, 32)} | {(8, b) for b in (2, 8, 32)}
+    results = [{**known, "arrived": {"0.2": [None, 3, 4], "0.1": [None, 5, 6]}}]
+    for one, two in sizes:
+        steps = None if inner is None and two == 2 else 1000 * (one / 8) ** outer * (two / 8) ** (inner or 0.0)
+        arrived = {"0.2": [None, 100, 120], "0.1": [None, steps, None]}
+        results.append({**known, "outer_batch": one, "inner_batch": two, "gamma": 1.0, "arrived": arrived})
+    return results
+
+
+def test_speed_up_is_judged_by_both_batches():
+    assert _speedup.judge(speedup(), SPEEDUP).holds is True
+    assert _speedup.judge(speedup(outer=-0.6), SPEEDUP).holds is False
+    assert _speedup.judge(speedup(inner=-0.2), SPEEDUP).holds is False
+    assert _speedup.judge(speedup(inner=None), SPEEDUP).holds is False  # one size is never solved
+    found = _speedup.judge(speedup(), SPEEDUP)
+    assert [row["its exponent"] for row in found.rows[:2]] == [0.0, 0.0]
+    assert found.rows[0]["steps of gradient descent"] == "5 5 5"
 
 
 @pytest.mark.parametrize(("worst", "holds"), [(0.99, True), (1.01, False)])
@@ -116,16 +127,25 @@ def test_lemma_1_is_judged_beyond_two_errors(left, holds):
     assert _tracking.judge([result]).holds is holds
 
 
+SPLIT = {"batch": 32, "outer_batch": [4, 16, 28], "problems": {"easy": {"problem": {}, "epsilon": [0.1]}}}
+
+
 def split(steps):
-    by_rates = [{"outer_batch": b, "mean": count} for b, count in steps.items()]
-    return by_rates + [{"outer_batch": b, "lr": 1, "gamma": 1, "gradients": [1.0, 2.0]} for b in steps]
+    control = {"problem": {}, "lr": [0.1], "arrived": {"0.1": [7]}}
+    runs = [
+        {"problem": {}, "outer_batch": b, "lr": [0.1], "gamma": 1.0, "arrived": {"0.1": [count]}}
+        for b, count in steps.items()
+    ]
+    return [*runs, control]
 
 
-def test_the_fastest_split_is_near_the_middle():
-    assert _split.judge(split({4: 300, 16: 100, 28: 300})).holds is True
-    assert _split.judge(split({4: 100, 16: 200, 28: 300})).holds is False
-    assert _split.judge(split({4: None, 16: 200, 28: None})).holds is True
-    nowhere = _split.judge(split({4: None, 16: None, 28: None}))
+def test_half_and_half_has_to_be_the_fastest_within_a_tenth():
+    assert _split.judge(split({4: 300, 16: 100, 28: 300}), SPLIT).holds is True
+    assert _split.judge(split({4: 300, 16: 109, 28: 100}), SPLIT).holds is True
+    assert _split.judge(split({4: 100, 16: 200, 28: 300}), SPLIT).holds is False
+    assert _split.judge(split({4: None, 16: 200, 28: None}), SPLIT).holds is True
+    assert _split.judge(split({4: 100, 16: None, 28: None}), SPLIT).holds is False
+    nowhere = _split.judge(split({4: None, 16: None, 28: None}), SPLIT)
     assert nowhere.holds is False
     assert "no split arrives" in nowhere.verdict
 

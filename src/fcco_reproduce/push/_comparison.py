@@ -164,7 +164,7 @@ def _row(run: dict[str, Any], settings: Settings) -> Row:
         std = rest[0] if rest else None
         off = math.inf if found["diverged"] else found["test loss"] - value
         # BS-PnP has no deviation, and is to be met as it is printed.
-        row |= {"paper": value, "paper std": std, "difference": off}
+        row |= {"paper": value, "paper std": std, "difference": None if found["diverged"] else off}
         row |= {"agrees": abs(off) <= (0.0005 if std is None else 2 * std)}
         seconds = (published("seconds", run["data"], paper_name(run["method"])) or [math.nan])[0]
     objectives = [value for value in run["objectives"] if value is not None]

@@ -55,7 +55,7 @@ def _agreement(rows: list[Row]) -> str:
     if not known:
         return "The paper has no table of this data set."
     off = [row for row in known if not row["agrees"]]
-    farthest = max(abs(row["difference"]) / row["paper std"] for row in known if row["paper std"])
+    farthest = max(abs(row["difference"] or 0.0) / row["paper std"] for row in known if row["paper std"])
     sentence = (
         f"{len(known) - len(off)} of {len(known)} published losses are met; the farthest of the stochastic ones is "
         f"{farthest:.1f} of the paper's standard deviations off."

@@ -37,6 +37,8 @@ class Replicas:
         begins at its first visit, as in :func:`fcco.solve`.
     regulariser : Regulariser or None
         Taken into account by its proximal step.
+    factors : Tensor or None
+        [S], by which every run's lr is multiplied; None is 1 for all.
 
     Examples
     --------
@@ -58,10 +60,11 @@ class Replicas:
         seed: int,
         every_row: bool = False,
         regulariser: Regulariser | None = None,
+        factors: Tensor | None = None,
     ) -> None:
         self.problem, self.method, self.count = problem, METHODS[method], count
         self.outer_batch, self.inner_batch = outer_batch, inner_batch
-        self.regulariser = regulariser
+        self.regulariser, self.factors = regulariser, factors
         self.generator = torch.Generator().manual_seed(seed)
         self.parameter = problem.start.repeat(count, 1).requires_grad_()
         rows = count * problem.n
@@ -87,6 +90,8 @@ class Replicas:
         self.parameter.grad = None
         # The engine's mean is over all runs; each wants its own.
         (self.count * self.loss_fn(inner, (drawn + self._offsets).flatten())).backward()
+        if self.factors is not None and self.parameter.grad is not None:
+            self.parameter.grad.mul_(self.factors[:, None])
         self.optimizer.step()
 
     def _estimate(self, rows: Tensor) -> Tensor:

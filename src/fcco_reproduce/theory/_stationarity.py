@@ -1,4 +1,4 @@
-"""(i) With Theorem 1's own parameters, the averaged squared gradient is below epsilon^2."""
+"""(i) With Theorem 3's own parameters, the averaged squared gradient is below epsilon^2."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def draw(results: list[Any]) -> Any:
         )
         ax.fill_between(x, shares.amin(dim=1), shares.amax(dim=1), color=style(k)["color"], alpha=0.2, linewidth=0)
     ax.axhline(1.0, color="0.4", linestyle=":", label="promised at the end")
-    finish(ax, "step / T of the theorem", "averaged $|\\nabla F|^2 / \\epsilon^2$", "Theorem 1 as it stands", log="xy")
+    finish(ax, "step / T of the theorem", "averaged $|\\nabla F|^2 / \\epsilon^2$", "Theorem 3 as it stands", log="xy")
     return figure
 
 
@@ -94,11 +94,11 @@ METHOD = (
 
 
 def experiment(settings: Settings) -> Experiment:
-    """Return the experiment on Theorem 1 as it stands."""
+    """Return the experiment on Theorem 3 as it stands."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],
-        claim="Theorem 1: the averaged squared gradient is below epsilon^2",
+        claim="Theorem 3: the averaged squared gradient is below epsilon^2",
         method=METHOD,
         jobs=partial(jobs, settings=settings),
         judge=judge,

@@ -1,4 +1,4 @@
-"""(v) The tracking error obeys the recursion of Lemma 1."""
+"""(v) The tracking error obeys the recursion of Lemma 2."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def draw(results: list[Any]) -> Any:
         left.plot(steps, sides["left"], color=COLOURS[k], label=f"gamma = {result['gamma']}, lr = {result['lr']}")
         left.plot(steps, sides["right"], color=COLOURS[k], linestyle=":", linewidth=1.6)
         right.plot(steps, sides["left"] / sides["right"], **style(k, marker=False))
-    finish(left, "t", "$\\Xi_{t+1}$ (lines), its bound (dots)", "Lemma 1, one step ahead", log="y")
+    finish(left, "t", "$\\Xi_{t+1}$ (lines), its bound (dots)", "Lemma 2, one step ahead", log="y")
     left.set_ylim(bottom=left.get_ylim()[0] / 10)
     right.axhline(1.0, color="0.4", linestyle=":")
     finish(right, "t", "left side / right side")
@@ -101,18 +101,18 @@ def draw(results: list[Any]) -> Any:
 
 METHOD = (
     "SOX on `pseudo_huber(n=32, sigma=0.5, zeta=0.5)`, B1 = 8, B2 = 4, beta = 0.2, from a table with an estimate "
-    f"of every row. {RUNS_PER_SEED} runs a seed estimate E Xi_t+1 (left side) and the terms of Lemma 1 at t, among "
+    f"of every row. {RUNS_PER_SEED} runs a seed estimate E Xi_t+1 (left side) and the terms of Lemma 2 at t, among "
     "them - 1/4n E sum |u_i^t+1 - u_i^t|^2 (right side), at every step. Xi_t+1 is measured when u has met w_t+1; "
     "the batch of the last term is the one that changes u then."
 )
 
 
 def experiment(settings: Settings) -> Experiment:
-    """Return the experiment on Lemma 1."""
+    """Return the experiment on Lemma 2."""
     return Experiment(
         key=settings["key"],
         name=settings["name"],
-        claim="Lemma 1: the tracking error obeys its recursion",
+        claim="Lemma 2: the tracking error obeys its recursion",
         method=METHOD,
         jobs=partial(jobs, settings=settings),
         judge=judge,
