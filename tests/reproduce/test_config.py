@@ -82,7 +82,7 @@ def test_every_study_has_a_quick_scale_that_is_smaller(name):
 def test_seeds_reach_every_task_that_has_chance_in_it(name):
     for experiment in command.load(name).experiments("quick"):
         few, many = ({job.key for job in experiment.jobs(Scale(seeds))} for seeds in (2, 3))
-        without_chance = {"minimum", "run_boosting", "run_exact"}
+        without_chance = {"minimum", "run_boosting", "run_exact", "descent"}
         jobs = experiment.jobs(Scale(2))
         assert len(few & many) == sum(job.function.__name__ in without_chance for job in jobs)
 
