@@ -30,7 +30,10 @@ def compares(head: list[str]) -> bool:
 
 
 def dot_plot(table: Table, what: str) -> str:
-    """Return a figure of a table, either of ours and another's results or of one column for each method."""
+    """Return a figure of a table, either of ours and another's results or of one column for each method.
+
+    ``what`` is the caption, to which a comparison adds how to read it.
+    """
     pairs = compares(table.head)
     methods, lines = _of_pairs(table) if pairs else _of_columns(table)
     scale, ticks = _axis([value for line in lines for value in line.values if value])
@@ -38,19 +41,15 @@ def dot_plot(table: Table, what: str) -> str:
     parts = [*_legend(methods), *_grid(scale, ticks, height)]
     for k, line in enumerate(lines):
         parts += _marks(line, 46 + ROW * k, scale)
-    caption = " ".join([what, *_notes(table, pairs=pairs, what=what)])
+    caption = " ".join([what, *_notes(table, what)]) if pairs else what
     alt = f"Dot plot. {what} " + "; ".join(_in_words(line, methods) for line in lines)
     return drawing.figure(parts, LEFT + PLOT + RIGHT, height, alt=alt, caption=caption)
 
 
-def _notes(table: Table, *, pairs: bool, what: str) -> list[str]:
-    notes = []
+def _notes(table: Table, what: str) -> list[str]:
+    notes = ["Marks are means, bars standard deviations over seeds."]
     if what.startswith(("Objective", "Metric")):
         notes.append("Lower is better." if what.startswith("Objective") else "Higher is better.")
-    if pairs:
-        notes.append("Marks are means, bars standard deviations over seeds.")
-    else:
-        notes.append("A row is a data set, a batch size and a number of passes. The filled mark is the default.")
     if "which" in table.head:
         notes.append("On the right: the best competitor, and whose result is better.")
     return notes
@@ -82,7 +81,7 @@ def _of_columns(table: Table) -> tuple[list[str], list[Line]]:
     # The default stands in bold, and gets the mark of ours.
     order = sorted(range(1, len(table.head)), key=lambda k: not table.head[k].startswith("**"))
     rows = [row for row in table.rows if not row[0].startswith(("ratio", "largest"))]
-    lines = [Line(row[0], [number(row[k]) for k in order]) for row in rows]
+    lines = [Line(row[0].replace("`", ""), [number(row[k]) for k in order]) for row in rows]
     return [table.head[k].strip("*") for k in order], lines
 
 

@@ -3,6 +3,7 @@
     <!-- table: BENCHMARKS.md > Summary | Survival -->     the rows of a table whose first cell has this word
     <!-- dots: BENCHMARKS.md > Survival > Metric -->       a dot plot of the table below the line "*Metric*: ..."
     <!-- dots: docs/memory.md > Cox :: Excess, ... -->     the same, with a caption of the page's own
+    <!-- dots: docs/memory.md > Cox @ table; baseline -->  the same, of these columns alone
     <!-- verdicts: BENCHMARKS.md > Summary -->             squares for the columns "better / even / worse"
     <!-- diagram: choose -->                               a drawing of diagrams.py
 
@@ -44,9 +45,12 @@ def with_charts(text: str) -> str:
 
 
 def _read(words: str) -> tuple[Table, str]:
+    words, _, columns = words.partition(" @ ")
     path, _, rows = words.partition(" | ")
     place = path.split(" > ")
     table = read_table(*place)
+    if columns:
+        table = table.only(columns.split("; "))
     return (table.where(rows) if rows else table), place[1]
 
 

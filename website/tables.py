@@ -30,6 +30,17 @@ class Table:
             raise ValueError(f"no row with {words!r} in a table of {', '.join(row[0] for row in self.rows)}")
         return Table(self.head, rows, self.title)
 
+    def only(self, columns: list[str]) -> Table:
+        """Return the table with its first column and these.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column.
+        """
+        kept = [0, *(self.head.index(name) for name in columns)]
+        return Table([self.head[k] for k in kept], [[row[k] for k in kept] for row in self.rows], self.title)
+
     def as_markdown(self) -> str:
         """Return the table as Markdown."""
         lines = [self.head, ["---"] * len(self.head), *self.rows]
