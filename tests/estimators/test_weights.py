@@ -265,7 +265,7 @@ def test_weights_are_shown_where_they_can_be_used(model):
     assert has_fit_parameter(model, "sample_weight")
     assert not has_fit_parameter(model.set_params(method="sox"), "sample_weight")
     assert list(inspect.signature(type(model).fit).parameters)[:4] == ["self", "X", "y", "sample_weight"]
-    assert list(inspect.signature(Lists.fit).parameters) == ["self", "X", "y", "qid"]
+    assert list(inspect.signature(Lists.fit).parameters) == ["self", "X", "y", "qid", "group"]
 
 
 def test_the_score_of_lists_refuses_weights(data):
