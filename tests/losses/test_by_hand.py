@@ -7,7 +7,7 @@ import torch
 
 import fcco
 from fcco import losses
-from fcco.losses import _bipartite, _listwise, _partial_auc, _similarity, _survival
+from fcco.losses import _bipartite, _likelihood, _listwise, _partial_auc, _similarity, _survival
 
 N, SIZE = 60, 14
 QUERY = torch.arange(N) // 12
@@ -36,12 +36,15 @@ class Data:
             rows = rows[torch.randperm(len(rows), generator=self.generator)]
         shape = (len(rows),) if kind in ("scores", "cox", "lists") else (len(rows), 3)
         outputs = [self._outputs(shape) for _ in range(2 if kind == "views" else 1)]
+        if kind == "classes":
+            outputs.insert(0, self._outputs(shape[:1]))
         others = {
             "scores": [self.event],
             "cox": [self.time, self.event],
             "lists": [self.relevance, QUERY],
             "embeddings": [self.label],
             "views": [],
+            "classes": [],
         }[kind]
         return outputs, [column[rows] for column in others], rows
 
@@ -72,6 +75,8 @@ CASES = {
         "views",
         lambda data, rule: losses.ContrastiveLoss(N, 0.5, mode="cross_modal", include_positive=True, rule=rule),
     ),
+    "softmax": ("classes", lambda data, rule: losses.SoftmaxLoss(N, rule=rule)),
+    "softmax-exact": ("classes", lambda data, rule: losses.SoftmaxLoss(N, 9, rule, "exact")),
     "list-net": ("lists", listwise(losses.ListNetLoss)),
     "list-net-softmax": ("lists", listwise(losses.ListNetLoss, target="softmax")),
     "list-mle": ("lists", listwise(losses.ListMLELoss)),
@@ -79,7 +84,7 @@ CASES = {
     "ndcg-sampled": ("lists", listwise(losses.NDCGLoss, own_term="sampled", surrogate="squared_hinge")),
     "ndcg-top": ("lists", listwise(losses.NDCGLoss, k=2, surrogate="sigmoid")),
 }
-MODULES = (_bipartite, _listwise, _partial_auc, _similarity, _survival)
+MODULES = (_bipartite, _likelihood, _listwise, _partial_auc, _similarity, _survival)
 
 
 def walk(make, kind, rule, dtype, monkeypatch, *, by_hand, size=SIZE, steps=4):

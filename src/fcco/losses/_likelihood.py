@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -10,7 +11,10 @@ from fcco._checks import whole_number
 from fcco._rules import BSGD, Rule
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_likelihood import in_batch_softmax_inner, latent_variable_inner, softmax_inner
+from fcco.losses._array_outer import Logarithm
 from fcco.losses._base import Loss, Scale
+from fcco.losses._by_hand import can_work_by_hand, step_by_hand
+from fcco.losses._hand_likelihood import softmax_by_hand
 
 
 def minus_log_share(log_u: Tensor) -> Tensor:
@@ -211,6 +215,10 @@ class SoftmaxLoss(Loss):
             The loss, a scalar.
         """
         own_term = self.own_term or ("sampled" if log_q is None else "exact")
+        if log_q is None and target is None and candidates is None:
+            loss = self._by_hand(target_logit, sampled_logits, index, exact=own_term == "exact")
+            if loss is not None:
+                return loss
         classes: dict[str, Any] = {"target": target, "candidates": candidates}
         options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": own_term, **classes}
         return self._loss(
@@ -224,6 +232,14 @@ class SoftmaxLoss(Loss):
 
     if TYPE_CHECKING:  # otherwise a call of a module takes anything
         __call__ = forward
+
+    def _by_hand(self, target_logit: Tensor, sampled_logits: Tensor, index: Any, *, exact: bool) -> Tensor | None:
+        """Return the loss of a batch, or None if the engine has to take the step."""
+        outputs = target_logit, sampled_logits
+        if not can_work_by_hand(self.coupled, outputs):
+            return None
+        estimate = partial(softmax_by_hand, n_classes=self.n_classes, exact=exact)
+        return step_by_hand(self.coupled, outputs, index, Logarithm(), estimate)
 
     def in_batch(self, scores: Tensor, items: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
         """Return the loss of a batch of a two-tower model, in which the others' targets are the candidates.
