@@ -53,9 +53,10 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the results (default: results/STUDY)")
     parser.add_argument(
         "--stored",
-        type=Path,
+        nargs="?",
+        const="",
         metavar="FILE",
-        help="begin from the results in a file, whatever code made them, and add to it",
+        help="use results of FILE (default: OUT/cache.jsonl) whatever code made them, and add new ones to it",
     )
     parser.add_argument("--no-run", action="store_true", help="run nothing, and judge what is stored as far as it goes")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results, as after an update of PyTorch")
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace) -> str:
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     try:
         findings = run_study(
-            experiments, scale, out, workers=arguments.workers, progress=sys.stderr, **_stored(arguments)
+            experiments, scale, out, workers=arguments.workers, progress=sys.stderr, **_stored(arguments, out)
         )
     except KeyboardInterrupt:
         kept = f"; finished work is kept in {out}, and the same command continues from there"
@@ -137,10 +138,12 @@ def _scale(arguments: argparse.Namespace, study: Study) -> Scale:
     return Scale(arguments.seeds or (4 if name == "quick" else study.seeds), name, arguments.device)
 
 
-def _stored(arguments: argparse.Namespace) -> dict[str, Any]:
-    if arguments.no_run and arguments.stored is None:
-        raise ValueError("--no-run needs --stored FILE, which names the results to be judged")
-    return {"stored": arguments.stored, "run": not arguments.no_run}
+def _stored(arguments: argparse.Namespace, out: Path) -> dict[str, Any]:
+    if arguments.stored is None:
+        if arguments.no_run:
+            raise ValueError("--no-run needs --stored, the results to be judged")
+        return {}
+    return {"stored": Path(arguments.stored or out / "cache.jsonl"), "run": not arguments.no_run}
 
 
 def _words(arguments: argparse.Namespace, scale: Scale) -> list[str]:

@@ -81,7 +81,7 @@ def command_of(given: Namespace) -> str:
     for path in given.config:
         words += ["--config", str(path)]
     for option in ("scale", "seeds", "only", "out", "stored"):
-        if getattr(given, option) is not None:
+        if getattr(given, option, None):
             words += [f"--{option}", str(getattr(given, option))]
     return shlex.join(words + ([] if given.device == "cpu" else ["--device", given.device]))
 
