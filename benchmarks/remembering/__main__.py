@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.tables import as_markdown, brief, read_csv, write_csv
+from remembering._figure import draw
 from remembering._measure import IN_BATCH, Tables, choose, measure, ratio, summary, verdict
 from remembering._problem import OBJECTIVES
 from remembering._rows import Cells, candidates, cells
@@ -26,7 +27,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one row and two settings, to see that it works")
     parser.add_argument("--cache", type=Path, default=Path("build/remembering.jsonl"))
     parser.add_argument("--results", type=Path, default=PAGE)
+    parser.add_argument("--figure", type=Path, help="only draw the picture of the stored results")
     given = parser.parse_args()
+    if given.figure is not None:
+        draw(given.results, given.figure)
+        return
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     for half in given.half or HALVES:
         for objective in given.objective or OBJECTIVES:
