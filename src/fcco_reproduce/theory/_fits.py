@@ -16,7 +16,7 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
     2.0
     """
-    return round(float(np.polyfit(np.log(x), np.log(y), 1)[0]), 12)
+    return round(float(np.polyfit(np.log(x), np.log(y), 1)[0]), 12) + 0.0
 
 
 def exponent_error(x: Sequence[float], runs: Any) -> float:
