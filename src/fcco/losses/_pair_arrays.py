@@ -22,16 +22,17 @@ _WIDEST = 256.0
 def value_and_slope(surrogate: Surrogate, t: Array) -> tuple[Array, Array]:
     """Return ℓ(t) and ℓ'(t) of a surrogate that has a name, as arrays of their own; ``t`` may be overwritten."""
     if surrogate.is_ramp:
-        return _ramps(t)
-    if surrogate.hinge_power is not None:
-        return _hinges(t, surrogate.margin, surrogate.hinge_power)
-    values, slopes = surrogate.value_and_slope(torch.from_numpy(t))
-    return values.numpy(), (slopes.clone() if slopes is values else slopes).numpy()  # exp is its own slope
+        t /= HALF_WIDTH
+        values, slopes = _ramps(t)
+        slopes /= HALF_WIDTH
+        return values, slopes
+    of_pairs = surrogate.value_and_slope(torch.from_numpy(t))
+    values, slopes = (part.numpy() for part in of_pairs)
+    return values, slopes.copy() if of_pairs[0] is of_pairs[1] else slopes  # exp is its own slope
 
 
 def _ramps(t: Array) -> tuple[Array, Array]:
-    """Return 1/2 + r - r|r| / 2 for r = t / δ clipped to [-1, 1], and its slope (1 - |r|) / δ."""
-    t *= 1 / HALF_WIDTH
+    """Return the ramp, 1/2 + r - r|r| / 2 for r = t / δ clipped to [-1, 1], in the place of r, and δ · slope."""
     np.minimum(t, 1, out=t)  # np.clip takes longer than both
     np.maximum(t, -1, out=t)
     slopes = np.abs(t)
@@ -39,15 +40,29 @@ def _ramps(t: Array) -> tuple[Array, Array]:
     t += t * slopes
     t *= 0.5
     t += 0.5
-    slopes *= 1 / HALF_WIDTH
     return t, slopes
 
 
-def _hinges(t: Array, margin: float, power: int) -> tuple[Array, Array]:
-    """Return (margin + t)₊ or its square, and its slope."""
-    t += t.dtype.type(margin)
-    np.maximum(t, 0, out=t)
-    return (t, np.sign(t)) if power == 1 else (t * t, 2 * t)
+def _compare_pairs(surrogate: Surrogate, own: Array, rivals: Array) -> tuple[Array, Array, float]:
+    """Return ℓ(rival - own) of shape (own, rivals), and its slopes up to a factor, which is the last."""
+    if surrogate.is_ramp:
+        return *_ramps(_differences(own / HALF_WIDTH, rivals / HALF_WIDTH)), 1 / HALF_WIDTH
+    if surrogate.hinge_power is None:
+        return *value_and_slope(surrogate, _differences(own, rivals)), 1.0
+    height = _differences(own, rivals)
+    height += height.dtype.type(surrogate.margin)
+    np.maximum(height, 0, out=height)
+    return (height, np.sign(height), 1.0) if surrogate.hinge_power == 1 else (height * height, height, 2.0)
+
+
+def _differences(own: Array, rivals: Array) -> Array:
+    """Return rivals minus own, of shape (own, rivals).
+
+    The matrix product 1 · rival - own · 1 is also rounded only once, and takes a third of the time.
+    """
+    left, right = np.ones((len(own), 2), own.dtype), np.ones((2, len(rivals)), own.dtype)
+    left[:, 1], right[0] = -own, rivals
+    return left @ right
 
 
 class Pairs:
@@ -64,7 +79,7 @@ class Pairs:
     """
 
     def __init__(self, surrogate: Surrogate, own: Array, groups: Sequence[Array]) -> None:
-        values, self.slopes = value_and_slope(surrogate, np.concatenate(groups) - own[:, None])
+        values, self.slopes, self.factor = _compare_pairs(surrogate, own, np.concatenate(groups))
         self.member = np.zeros((values.shape[1], len(groups)), values.dtype)
         self.parts, end = [], 0
         for k, group in enumerate(groups):
@@ -75,10 +90,11 @@ class Pairs:
 
     def pull_own(self, pull: Array) -> Array:
         """Return the gradient of the sum of pull · sums, of shape (groups, own), with respect to the own scores."""
-        return -np.add.reduce((self.slopes @ self.member).T * pull, 0)
+        return np.add.reduce((self.slopes @ self.member).T * (-self.factor * pull), 0)
 
     def pull_rivals(self, pull: Array) -> Array:
         """Return the same gradient with respect to the scores of the rivals, group after group."""
+        pull = self.factor * pull
         return np.concatenate([row @ self.slopes[:, part] for row, part in zip(pull, self.parts, strict=True)])
 
 
