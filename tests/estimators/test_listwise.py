@@ -16,6 +16,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fcco.compiled import RULES
+from fcco.estimators import _listwise
 from fcco.estimators._listwise import OBJECTIVES, ListwiseRanker
 from fcco.estimators._validation import METHODS
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
@@ -89,6 +90,22 @@ def test_stochastic_methods_come_near_the_exact_one(name, method, inner_batch, d
     assert left >= 0 or name == "ndcg"
     w = torch.tensor(ranker.coef_)
     assert ranker.loss_curve_[-1] == pytest.approx(objective(ranker, x, y, query, w).item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_objective_of_many_rows_is_tracked_on_whole_queries(name, monkeypatch):
+    """Of 30 lists of 5, a limit of 50 rows leaves 10; a list that is longer than the limit is not cut."""
+    monkeypatch.setattr(_listwise, "_WATCHED", 50)
+    x, lists = np.random.default_rng(0).normal(size=(150, 2)), np.arange(150) // 5
+    relevance, w = np.arange(150) % 3.0, np.array([1.0, -2.0])
+    ranker = ListwiseRanker(name, method="sox", random_state=0)
+    task = ranker._task(x, relevance, lists)
+    chosen = np.isin(lists, lists[task.watched])
+    assert len(task.watched) == chosen.sum() == 50
+    expected = objective(ranker, x[chosen], relevance[chosen], lists[chosen], torch.tensor(w)).item()
+    assert task.value(w, ranker.alpha) == pytest.approx(expected, rel=1e-12)
+    assert ranker._task(x, relevance, np.zeros(150, int)).watched is None
+    assert ranker.set_params(method="exact")._task(x, relevance, lists).watched is None
 
 
 @pytest.mark.parametrize("k", [None, 1, 5])

@@ -23,7 +23,8 @@ from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import resolve_surrogate
 
 OBJECTIVES = ("listnet", "listmle", "ndcg")
-_WATCHED = 4000  # rows by which NDCG is tracked, where it takes all pairs
+_WATCHED = 4000  # rows by which the objective is tracked, at least
+_SHARE_WATCHED = 20  # one row of so many, where there are more: with NDCG, all of them would take longer than a pass
 _LARGEST_RELEVANCE = 1000.0  # 2 to it is finite, and so are sums of such gains
 _HOW_TO_ROUTE = """
     sklearn.set_config(enable_metadata_routing=True)
@@ -81,8 +82,10 @@ class ListwiseRanker(LinearRanker):
     coef_ : ndarray of shape (n_features,)
         The coefficients w.
     loss_curve_ : list of float
-        The objective, with its penalty, after each iteration. With a stochastic method and "logistic" or "sigmoid", it
-        is the objective of whole queries, drawn at random until they have 4,000 rows; of a longer list, 4,000 rows.
+        The objective, with its penalty, after each iteration. With a stochastic method and more than 4,000 rows, it is
+        the objective of whole queries, drawn at random until they have 4,000 rows or a twentieth of all; with
+        "logistic" or "sigmoid" 4,000, of a longer list too. If a list is longer than that, the other objectives are
+        those of all rows.
     {shared attributes}
 
     References
@@ -195,7 +198,7 @@ class ListwiseRanker(LinearRanker):
         return relevance
 
     def _task(self, x: Array, relevance: Array, lists: Array) -> Task:
-        watched = self._watch(relevance, lists) if self.objective == "ndcg" else None
+        watched = self._watch(relevance, lists)
         objective = self._exact(*(values if watched is None else values[watched] for values in (relevance, lists)))
         return Task(x, self._plan(relevance, lists), objective, watched=watched)
 
@@ -247,10 +250,14 @@ class ListwiseRanker(LinearRanker):
         return gain / np.where(total > 0, total, 1.0)[lists]
 
     def _watch(self, relevance: Array, lists: Array) -> Array | None:
-        """Which rows the objective is tracked on: all, if that takes no pairs, else whole queries."""
-        if self.method == "exact" or self.surrogate in SORTABLE:
+        """Which rows the objective is tracked on: those of some queries, or all, if they are few."""
+        all_pairs = self.objective == "ndcg" and self.surrogate not in SORTABLE
+        limit = _WATCHED if all_pairs else max(_WATCHED, len(lists) // _SHARE_WATCHED)
+        # Of a list that is cut, only all pairs are worth leaving out: its objective is another one.
+        if self.method == "exact" or len(lists) <= limit or (not all_pairs and np.bincount(lists).max() > limit):
             return None
-        return _sample_queries(relevance, lists, _WATCHED, check_random_state(self.random_state))
+        counts = np.ones(len(lists)) if self.objective == "listmle" else relevance  # there every query counts
+        return _sample_queries(counts, lists, limit, check_random_state(self.random_state))
 
     def _exact(self, relevance: Array, lists: Array) -> Callable[[Tensor], Tensor]:
         known: dict[str, Any] = {"relevance": torch.tensor(relevance), "query": torch.tensor(lists)}
