@@ -24,7 +24,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fcco
 from fcco.estimators import _nca_exact, _nca_start
 from fcco.estimators._nca import NeighborhoodComponentsAnalysis
+from fcco.estimators._nca_fit import Fit
 from fcco.estimators._nca_pairs import Pairs
+from fcco.estimators._nca_start import come_near
 from fcco.functional import nca_loss
 
 Array = NDArray[Any]
@@ -66,6 +68,23 @@ def test_an_unsettled_fit_names_the_iterations_that_were_planned(monkeypatch: py
     monkeypatch.setattr(_nca_exact, "BUDGET", 2 * 600**2)
     with pytest.warns(ConvergenceWarning, match='in the 6 iterations planned for so many rows; method="exact" takes'):
         NeighborhoodComponentsAnalysis(3, max_iter=10, tol=1e-9, random_state=0).fit(x, y)
+
+
+@quiet
+def test_sampled_steps_end_at_the_best_multiple_of_the_map() -> None:
+    """With one iteration of steps, twice the map is better than the map, and what is recorded is its objective."""
+    x, y = make_classification(600, 10, n_informative=5, n_classes=3, random_state=0)
+    ends, noted = {}, {}
+    for sizes in ((1.0,), (1.0, 2.0, 1e-9)):
+        model = NeighborhoodComponentsAnalysis(3, random_state=0)
+        model.random_state_ = np.random.RandomState(0)
+        fit = Fit(model, x, y, np.eye(3, 10), model.random_state_)
+        noted[sizes] = []
+        ends[sizes] = come_near(fit, 1, lambda value, _, seen=noted[sizes]: seen.append(value), sizes)
+        assert fit.objective(ends[sizes]) == noted[sizes][-1]
+    alone, several = ends.values()
+    np.testing.assert_array_equal(several, 2.0 * alone)
+    assert noted[1.0, 2.0, 1e-9] < noted[(1.0,)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fcco.compiled import compiling
 from fcco.estimators._nca_exact import FEW, PASSES, choose_start, minimise, settling, share_out, stalls
 from fcco.estimators._nca_fit import Fit, spread_of
 from fcco.estimators._nca_init import INITS, begin, check_start
-from fcco.estimators._nca_start import come_near
+from fcco.estimators._nca_start import LARGER, come_near
 from fcco.estimators._progress import LossCurveMixin, Stall, warn_user
 from fcco.estimators._validation import METHODS, Array, check_parameters, refuse_weights, show_weights_where_taken
 from fcco.functional._checks import check_choice, check_number
@@ -46,17 +46,18 @@ class NeighborhoodComponentsAnalysis(
     The default is one method for any number of rows. It begins with steps like Adam's, each along the gradient of 128
     rows, the anchors, against 16,384 others drawn anew (of more than 195 features fewer, but at least 4,096), or
     against all rows if there are fewer. The memory is that of a batch, and above as many rows as that the time of a
-    step no longer grows. L-BFGS on all pairs follows, with O(n²) time an iteration and O(n) memory. Its iterations
-    compare 8e8 pairs in all: up to 4,000 rows that allows for 47 of 50, at 10,000 rows for 8, at 28,000 for one, and
-    above for none. Up to 500 rows, where it is cheap, L-BFGS is run from several starts, and the best is kept.
-    ``method="exact"`` gives L-BFGS all iterations but three at any n.
+    step no longer grows. Above 4,000 rows the last of these ends at A, 1.5 A or 2.25 A, whichever is best: the size of
+    A is what such steps change most slowly. L-BFGS on all pairs follows, with O(n²) time an iteration and O(n) memory.
+    Its iterations compare 8e8 pairs in all: up to 4,000 rows that allows for 47 of 50, at 10,000 rows for 8, at 28,000
+    for one, and above for none. Up to 500 rows, where it is cheap, L-BFGS is run from several starts, and the best is
+    kept. ``method="exact"`` gives L-BFGS all iterations but three at any n.
 
     Sums over pairs are worked out by PyTorch, on as many threads as it has (:func:`torch.set_num_threads`), but no more
     than eight. The result does not depend on the number of threads, to the last bit. Nothing is compiled.
 
     With "sox", "soap", "moap" or "bsgd", a batch of rows is compared with itself, and a table of the running sums of
     every row makes up for the rest, as in the paper: O(batch_size²) memory, on one thread, compiled at the first fit.
-    On training data these end far below the optimum, see Notes.
+    On training data these end far below the optimum.
 
     For these four, rows of a batch come in random order, each once a pass. A batch's mates and strangers of a row stand
     for those of the training set, however many it has of each. Where a batch would hold fewer than four rows of a class
@@ -135,19 +136,19 @@ class NeighborhoodComponentsAnalysis(
 
     Notes
     -----
-    MNIST in 16 principal components, mapped to 8: seconds of processor time, mean p_i on training data, and accuracy of
-    3 nearest neighbours on test data, by ``FCCO_DATA=... python benchmarks/nca.py --only auto``.
+    10,001 rows mapped to 8 dimensions: seconds of processor time on a busy machine, mean p_i on training data, and
+    accuracy of 3 nearest neighbours on test data, by ``FCCO_DATA=... python benchmarks/nca.py --only auto elsewhere``.
 
-    ======  ===================  ===================  ===================
-    rows    "exact"              "auto"               "sox"
-    ======  ===================  ===================  ===================
-    5,000   12.0 s, .937, .875   8.4 s, .942, .884    2.0 s, .885, .877
-    10,001  30.3 s, .935, .907   9.9 s, .930, .907    2.4 s, .884, .888
-    15,000  57.9 s, .933, .919   12.4 s, .925, .920   2.5 s, .890, .898
-    ======  ===================  ===================  ===================
+    ===================================  ====================  ====================
+    rows                                 "exact"               "auto"
+    ===================================  ====================  ====================
+    MNIST, 16 components, the first      37.6 s, .935, .907    13.0 s, .935, .909
+    MNIST, 16 components, others         33.2 s, .933, .909    11.7 s, .928, .907
+    covtype, 10 features                 41.1 s, .849, .824    14.1 s, .842, .821
+    ===================================  ====================  ====================
 
-    Above some 5,000 rows "auto" thus ends below "exact" on training data, by up to .008 here, in a third of the time or
-    less. These are single runs, and their settings were chosen on these rows.
+    These are single runs. On training data "auto" thus ends below "exact", by up to .007 here, in about a third of the
+    time. Some of its settings were chosen on the first rows of MNIST, none on the other two sets.
 
     Examples
     --------
@@ -259,18 +260,18 @@ class NeighborhoodComponentsAnalysis(
             return self._is_late()
 
         sampled, full = share_out(n, self.max_iter, exact=self.method == "exact")
+        # Few iterations end far from where the last digits of the gradient matter, but begin near a solution.
+        few = full < self.max_iter - PASSES and n > FEW
         if resumed:
             start, full = fit.start, max(full, 1)
         elif n <= FEW:
             start, full = choose_start(fit, self.max_iter), self.max_iter
         else:
-            start = come_near(fit, sampled, note_start)
+            start = come_near(fit, sampled, note_start, LARGER if few else (1.0,))
         fit.run.a[:], planned = start, self.n_iter_ + full
         if self.n_iter_ and (full == 0 or self._is_late()):
             return self._is_slow() or self.tol == 0
-        # Few iterations end far from where the last digits of the gradient matter, but begin near a solution.
-        few = full < self.max_iter - PASSES
-        reach, kind = (_NEAR if resumed or (few and n > FEW) else 1.0), (fit.rough if few else None)
+        reach, kind = (_NEAR if resumed or few else 1.0), (fit.rough if few else None)
         value, fit.run.a[:] = minimise(fit, start, full, note, reach, kind)
         fit.check_finite(value, self.n_iter_ + 1)
         if not self.loss_curve_:  # it began at an optimum

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ _ENTRIES = 3_200_000  # of the rows of that many rivals, which every step embeds
 _RATE, _SECOND_RATE = 0.1, 1e-3  # of the moving averages of the gradient and of its square, as in Adam
 _EPSILON = 1e-30  # far below any squared gradient that is not rounding, where features have a deviation of 1
 _SMALLER = (1.0, 0.1, 0.01, 0.001)  # steps that are tried, in units of the largest
+LARGER = (1.0, 1.5, 2.25)  # multiples of A that are tried in the end: its size is what changes most slowly
 
 Note = Callable[[float, Array], bool]
 
@@ -56,10 +57,11 @@ class _Descent:
         return self.a.astype(kind)
 
 
-def come_near(fit: Fit, iterations: int, note: Note) -> Array:
+def come_near(fit: Fit, iterations: int, note: Note, sizes: Sequence[float] = (1.0,)) -> Array:
     """Where some iterations lead, if that is lower than the start; ``note`` is told of each, and may end them.
 
-    The first step size with which the first iteration is no worse than the start is taken.
+    The first step size with which the first iteration is no worse than the start is taken. The last iteration ends at
+    the best multiple of A of ``sizes``.
     """
     best, at_best = fit.start, fit.at_start
     for number in range(iterations):
@@ -68,6 +70,8 @@ def come_near(fit: Fit, iterations: int, note: Note) -> Array:
         else:
             a = descent.advance(STEPS)
             value = fit.objective(a)
+        if number == iterations - 1 and len(sizes) > 1:
+            value, a = min(((fit.objective(size * a), size * a) for size in sizes), key=lambda found: found[0])
         if value <= at_best:
             best, at_best = a, value
         if note(value, a):
