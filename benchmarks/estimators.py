@@ -122,7 +122,7 @@ def tracking(quick: bool) -> None:
     print(f"tracking the objective after each pass, {n:,} x 22, SOX, lists of 50: µs per step of the pass")
     for name, task in tasks.items():
         plan, scale = task.plan, np.ones(x.shape[1])
-        w = np.random.default_rng(0).normal(size=x.shape[1]) / 10
+        w = np.full(x.shape[1], 0.1)
         state, rates = new_state(w, n, plan.dim, plan.first, plan.second, 0), np.full(plan.count, 0.0)
         arguments = (x, plan.objective, plan.update, plan.sampler, state, rates)
         steps = partial(train_linear, *arguments, beta=BETA, alpha=ALPHA, scale=scale)
