@@ -15,13 +15,19 @@ Entries = dict[str, Entry]
 INTRODUCTION = """\
 # Applications
 
-Every application of the library on real data, against the strongest alternative that was at hand.
+**What was compared.** Every application of the library on real data, with the strongest alternative that was at hand.
+All methods of a row see the same batches of the same examples, with the same model and optimizer, each at its best lr.
 
     FCCO_DATA=... make bench-applications
 
-All methods of a row see the same batches of the same examples, with the same model and optimizer. Only the lr is tuned,
-on the same grid for all: factors of four on the first seed, then five factors of two around the best on all seeds.
-{search}Our losses have their defaults, unless the section says otherwise.
+**What came out.** {outcome}
+"""
+
+MEASURED = """\
+## How it was measured
+
+Only the lr is tuned, on the same grid for all: factors of four on the first seed, then five factors of two around the
+best on all seeds. {search}Our losses have their defaults, unless the section says otherwise.
 There are two numbers, and they are kept apart, each at an lr chosen for it:
 
 - the **objective** on all training data, exact, at the lr that is best for it. Where its minimum is known, the tables
@@ -156,6 +162,19 @@ def summary(tables: dict[str, tuple[Application, Table]]) -> list[Row]:
     return rows
 
 
+def outcome(rows: list[Row]) -> str:
+    """Return how often ours is better, even and worse, over all lines of the summary, as a sentence."""
+    counts = {}
+    for number in ("objective", "metric"):
+        tallies = [str(row[f"{number}: better / even / worse"]).split(" / ") for row in rows]
+        better, even, worse = (sum(map(int, column)) for column in zip(*tallies, strict=True)) if rows else (0, 0, 0)
+        counts[number] = f"better in {better}, even in {even} and worse in {worse} of {better + even + worse} cases"
+    return (
+        f"By the training objective, fcco is {counts['objective']}. By the test metric, it is {counts['metric']}. "
+        "A case is a data set, a model and a batch size."
+    )
+
+
 def helps_up_to(table: Table) -> str:
     """At which batch sizes the objective is better in at least half of the cases, as a sentence."""
     winners: dict[int, list[str]] = {}
@@ -214,15 +233,16 @@ def as_page(
     With ``earlier``, it says that results may come from the search for an lr that there was before the grid.
     """
     seeds = min((application.seeds for application, _ in tables.values()), default=0)
-    parts = [INTRODUCTION.format(seeds=seeds, search=_about_ends(tables)).rstrip()]
+    rows = summary(tables)
+    parts = [INTRODUCTION.format(outcome=outcome(rows)).rstrip()]
+    if missing:
+        parts.append("Not measured yet: " + "; ".join(missing) + ".")
+    parts += ["## Summary", as_markdown(rows), MEASURED.format(seeds=seeds, search=_about_ends(tables)).rstrip()]
     if earlier:
         parts.append("Results that other code left may have been measured with an earlier search for the lr, a walk.")
     if absent:
         lines = [f"{', '.join(sorted(methods))} (`pip install {need}`)" for need, methods in absent.items()]
         parts.append("Left out, since not installed: " + "; ".join(lines) + ".")
     parts.append("Measured with " + ", ".join(f"{key} {value}" for key, value in about.items()) + ".")
-    if missing:
-        parts.append("Not measured yet: " + "; ".join(missing) + ".")
-    parts += ["## Summary", as_markdown(summary(tables))]
     parts += [section(application, table, seconds=seconds) for application, table in tables.values() if table]
     return "\n\n".join(parts) + "\n"
