@@ -1,4 +1,4 @@
-# make demo: every method on data that ships with scikit-learn, a table of results and a page to look at.
+# make demo: an embedding trained with small batches, in one picture; then every method, tables and a page to look at.
 # make test: run the whole test suite. Both set up .venv first, on a machine with only Python and make.
 
 PYTHON ?= python3
@@ -7,6 +7,7 @@ BIN := .venv/bin
 .PHONY: demo test test-browser test-install docs fuzz lint format bench bench-applications bench-top bench-memory clean
 
 demo: .venv/.demo
+	$(BIN)/python examples/demo.py
 	$(BIN)/fcco reproduce quick
 
 test: .venv/.dev

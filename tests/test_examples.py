@@ -12,14 +12,6 @@ import fcco
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_demo_prints_both_methods(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["demo.py", "--steps", "50"])
-    runpy.run_path(str(EXAMPLES / "demo.py"), run_name="__main__")
-    values = {line[:13].strip(): float(line[15:]) for line in capsys.readouterr().out.splitlines()[1:]}
-    assert set(values) == {"in-batch loss", "SOX"}
-    assert max(values.values()) < 1
-
-
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Runs an example with arguments, and gives the lines it prints."""
@@ -36,6 +28,16 @@ def run(monkeypatch, capsys):
 
 def last_number(line):
     return float(line.split()[-1])
+
+
+def test_demo_compares_both_losses_and_draws(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    values = {
+        line[7:27].strip(): float(line[27:50]) for line in run("demo", "--quick") if line[:5].strip() in ("8", "all")
+    }
+    assert {*values} == {"loss of the batch", "fcco.losses.NCALoss", "exact, L-BFGS"}
+    assert min(values.values()) > 0.6  # as at the start, or better
+    assert (tmp_path / "results" / "demo.png").exists()
 
 
 def test_plain_loop_improves(run):
