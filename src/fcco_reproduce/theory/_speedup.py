@@ -120,12 +120,12 @@ METHOD = (
     "theorem would show nothing: its lr is proportional to B1 B2 epsilon^2 / n, and with such an lr every method, "
     "gradient descent included, needs steps in proportion to n / (B1 B2 epsilon^4).\n\n"
     "What was settled on the way: the problems, their noise and epsilon come from trials with 5 seeds at five sizes, "
-    "in which the exponents of the strongly convex problem, about -1 and -0.8, could be seen already. Trials with sigma "
-    "= 1 and 3, and zeta = 0.5, in which most settings never arrived, were dropped; so was the running mean of |grad "
-    "F|^2 as a measure, which w can bring down by passing the minimum. The first full run had gamma down to 0.1 only. "
-    "At 22 of its 29 points the best rate was an end of the grid, the nonconvex exponent of B1 was -0.58, and the "
-    "claim did not hold; gamma = 0.03 was added for the ends of the grid, and it alone brought the exponent within the "
-    "tolerance."
+    "in which the exponents of the strongly convex problem, about -1 and -0.8, could already be seen. Trials with "
+    "sigma = 1 and 3, and zeta = 0.5, in which most settings never arrived, were dropped; so was the running mean of "
+    "|grad F|^2 as a measure, which w can bring down by passing the minimum. The first full run had gamma down to 0.1 "
+    "only. At 22 of its 29 points the best rate was an end of the grid, the nonconvex exponent of B1 was -0.58, and "
+    "the claim did not hold; gamma = 0.03 was added for the ends of the grid, and it alone brought the exponent within "
+    "the tolerance."
 )
 
 
