@@ -242,7 +242,10 @@ def _nca(records: Sequence[Record]) -> list[str]:
         return [_not_run("nca")]
     rows = [row for record in records for row in record["rows"]]
     columns = ("data", "method", "paper's figure", "their code, seed 0", "-(test loss)", "std", "in its range")
-    printed = [{**row, "method": f"{row['method']}, rows from first visits"} for row in _block(rows, FROM_VISIT)]
+    printed = [
+        {**row, "method": f"{row['method']}, rows from first visits"} | _divergence(row)
+        for row in _block(rows, FROM_VISIT)
+    ]
     shown = [{key: row[key] for key in columns} for row in [*_block(rows, AS_PUBLISHED), *printed]]
     shown.sort(key=lambda row: [record["rows"][0]["data"] for record in records].index(row["data"]))
     introduction = (
@@ -252,6 +255,13 @@ def _nca(records: Sequence[Record]) -> list[str]:
     )
     tables = {record["rows"][0]["data"]: record["rows"] for record in records}
     return [introduction, as_markdown(shown), _nca_agreed(tables), _nca_off(tables), _nca_tuned(tables)]
+
+
+def _divergence(row: Row) -> Row:
+    """What a row shows in the place of a mean that is no number."""
+    if math.isfinite(row["-(test loss)"]):
+        return {}
+    return {"-(test loss)": f"diverges with {row['diverged']} of {row['runs']} seeds", "std": None}
 
 
 def _first(rows: Iterable[Row]) -> str:

@@ -91,7 +91,7 @@ def nca_row(block, method, score, within=None):
 def test_nca():
     rows = [nca_row("as published", CODED, 0.94, True), nca_row("as published", "SOAP", 0.95, True)]
     rows += [
-        nca_row(FROM_VISIT, PRINTED, 0.93),
+        {**nca_row(FROM_VISIT, PRINTED, np.nan), "runs": 5, "diverged": 4},
         nca_row("tuned alike", CODED, 0.97),
         nca_row("tuned alike", "SOAP", 0.95),
     ]
@@ -100,6 +100,7 @@ def test_nca():
         "2 of 2 runs that the figure shows end in its range, and SOX (code) is first, as the paper has SOX, on none."
         in text
     )
+    assert "| usps | SOX (Algorithm 1), rows from first visits | 0.9 to 1 |  | diverges with 4 of 5 seeds |" in text
     assert "The paper has SOX first; on usps the order is SOAP 0.9500, SOX (code) 0.9400." in text
     assert (
         "usps: SOX (code) 0.9700, SOAP 0.9500. The distance between the first and the last goes from 0.0100 to 0.0200"
