@@ -10,7 +10,7 @@ import drawing
 QUESTIONS = (
     (
         ["Do you measure accuracy or log loss,", "on classes that are not rare?"],
-        ["Cross entropy.", "Nothing here improves on it."],
+        ["Cross entropy.", "It optimises what you measure."],
         "elsewhere",
     ),
     (
@@ -30,7 +30,7 @@ QUESTIONS = (
     ),
     (
         ["Does the usual loss (cross entropy, InfoNCE)", "already fit the training data?"],
-        ["Stay with it: a better objective on", "training data cannot help any more."],
+        ["Stay with it. Networks that fit their data gained", "nothing from average precision (top of the list)."],
         "elsewhere",
     ),
 )
