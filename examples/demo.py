@@ -73,7 +73,7 @@ def compare(data: tuple[Tensor, Tensor, Tensor, Tensor], batches: list[int], see
     found = {}
     for batch in batches:
         for name, options in LOSSES.items():
-            rates = {lr: train(x, y, options, batch, passes, lr, seed=0) for lr in (0.5, 2.0, 8.0)}
+            rates = {lr: train(x, y, options, batch, passes, lr, seed=0) for lr in (0.125, 0.5, 2.0, 8.0)}
             lr = max(rates, key=lambda lr: objective(x, y, rates[lr][-1]))
             others = [train(x, y, options, batch, passes, lr, seed) for seed in range(1, seeds)]
             found[batch, name] = [rates[lr], *others]
@@ -84,7 +84,7 @@ def compare(data: tuple[Tensor, Tensor, Tensor, Tensor], batches: list[int], see
 
 
 def draw(data: tuple[Tensor, Tensor, Tensor, Tensor], found: dict, exact: Tensor, path: Path) -> None:
-    """Draw the training objective over passes at the smallest batch, and the accuracy at every batch size."""
+    """Draw the training objective over passes at the smallest batch, and its end at every batch size."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
@@ -93,11 +93,11 @@ def draw(data: tuple[Tensor, Tensor, Tensor, Tensor], found: dict, exact: Tensor
     for name in LOSSES:
         runs = found[batches[0], name]
         left.plot([mean(objective(*data[:2], run[k]) for run in runs) for k in range(len(runs[0]))], label=name)
-        right.plot(batches, [mean(accuracy(data, run[-1]) for run in found[b, name]) for b in batches], "o-")
+        right.plot(batches, [mean(objective(*data[:2], run[-1]) for run in found[b, name]) for b in batches], "o-")
     left.axhline(objective(*data[:2], exact), color="0.4", linestyle="--", label="all images in every step")
-    right.axhline(accuracy(data, exact), color="0.4", linestyle="--")
+    right.axhline(objective(*data[:2], exact), color="0.4", linestyle="--")
     left.set(title=f"training, {batches[0]} images a step", xlabel="passes", ylabel="mean p of the right class")
-    right.set(title="test images", xlabel="images a step", ylabel="3-NN accuracy", xscale="log", xticks=batches)
+    right.set(title=f"after {len(runs[0]) - 1} passes", xlabel="images a step", xscale="log")
     right.set_xticks(batches, map(str, batches))
     right.minorticks_off()
     left.legend(frameon=False)
