@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from textwrap import dedent
 from typing import Any
 
-from griffe import Extension, Module, Object
+from griffe import Alias, Extension, Module, Object
 
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):`~?([^`]+)`")
 MATHS = re.compile(r"^( *)\.\. math::(.*(?:\n\1 +\S.*)*)", flags=re.MULTILINE)
@@ -58,7 +58,7 @@ def objects_of(module: Module) -> Iterator[Object]:
     while waiting:
         found = waiting.pop()
         yield found
-        waiting += [member for member in found.members.values() if not member.is_alias]
+        waiting += [member for member in found.members.values() if isinstance(member, Object)]
 
 
 def public_names(package: Module) -> dict[str, str]:
@@ -70,7 +70,7 @@ def public_names(package: Module) -> dict[str, str]:
             continue
         for name in map(str, module.exports or []):
             if member := module.members.get(name):
-                places[member.target_path if member.is_alias else member.path] = f"{module.path}.{name}"
+                places[member.target_path if isinstance(member, Alias) else member.path] = f"{module.path}.{name}"
     return places
 
 
