@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-browser test-install docs fuzz lint format bench bench-applications bench-top bench-memory clean
+.PHONY: demo test test-browser test-install docs fuzz lint format bench bench-applications bench-top bench-memory evidence clean
 
 demo: .venv/.demo
 	$(BIN)/python examples/demo.py
@@ -59,6 +59,11 @@ bench-top: .venv/.dev
 
 bench-memory: .venv/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m remembering
+
+# List which stored results were made by other code than today's, and measure these again: some hours; it can be stopped.
+evidence: .venv/.dev
+	-$(BIN)/fcco report docs/* --stale
+	$(BIN)/python benchmarks/evidence.py --run
 
 clean:
 	rm -rf .venv

@@ -1,0 +1,37 @@
+"""Stored results know which code made them."""
+
+import json
+
+import pytest
+
+import evidence
+
+
+@pytest.fixture
+def records(monkeypatch, tmp_path):
+    monkeypatch.setattr(evidence, "RECORDS", tmp_path / "evidence.json")
+    return evidence.RECORDS
+
+
+def test_every_result_and_its_script_exist():
+    for result in evidence.RESULTS.values():
+        assert (evidence.ROOT / result.writes).is_file()
+        assert all(path.is_file() for path in result.sources)
+        assert result.sources
+
+
+def test_a_result_is_stale_until_today_s_code_has_made_it(records, monkeypatch):
+    assert evidence.state("rivals", evidence.read()) == "stale: it does not say which code made it"
+    monkeypatch.setattr(evidence.subprocess, "run", lambda *words, **options: type("Done", (), {"stdout": "abc\n"}))
+    evidence.measure("rivals")
+    assert evidence.state("rivals", evidence.read()) == "as today"
+    found = json.loads(records.read_text())
+    assert found["rivals"]["commit"] == "abc"
+    found["rivals"]["digest"] = "0"
+    assert evidence.state("rivals", found).startswith("stale: the code has changed since")
+
+
+def test_the_list_names_all(records, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["evidence.py"])
+    assert evidence.main() == 1
+    assert len(capsys.readouterr().out.splitlines()) == len(evidence.RESULTS)
