@@ -32,14 +32,16 @@ def words() -> dict[str, list[str]]:
     found = {"": [*_choices(fcco_command.parser()), "--help", "--version"]}
     for command in _choices(fcco_command.parser()):
         its = _subparsers(fcco_command.parser(command))[command]
-        options = [option for action in its._actions for option in action.option_strings if option.startswith("--")]
-        found[command] = [*_choices(its), *options]
+        # Commands with parsers of their own below them give all of these the same options.
+        below = [*_subparsers(its).values()][:1]
+        actions = [action for parser in (its, *below) for action in parser._actions]
+        options = [option for action in actions for option in action.option_strings if option.startswith("--")]
+        found[command] = [*_choices(its), *dict.fromkeys(options)]
     return found
 
 
 def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (action,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return action.choices
+    return next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[str]:

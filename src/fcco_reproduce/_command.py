@@ -23,6 +23,34 @@ STUDIES = {
     "nca": "the paper's figure of neighbourhood components analysis",
     "ap": "the paper's figures and table of average precision on CIFAR",
 }
+DETAILS = {
+    "quick": """Three objectives (p-norm push, NCA, average precision) and six methods, with the same grid of settings,
+next to the exact minimum. Needs no data but scikit-learn's.""",
+    "theory": """  i    Theorem 3 with its own step sizes
+  ii   how many steps are needed as n, B1, B2 and epsilon change, with tuned rates, beside gradient descent
+  iii  how to split a batch
+  iv   SOX-boost, and the schedule for strongly convex problems
+  v    the recursion of the tracking error
+  vi   six methods at equal inner evaluations
+Needs no data: problems are made, and their optimum and constants are known.""",
+    "push": """  i    covtype: tables 3 and 4, the methods tuned alike, and the exact optimum
+  ii   ijcnn1: the same
+  iii  the loss over iterations as the batch grows
+  iv   the loss over iterations as gamma changes
+Data: covtype and ijcnn1, from FCCO_DATA or downloaded. --quick takes scikit-learn's breast cancer data.""",
+    "nca": """  i    usps
+  ii   mnist
+  iii  sensorless
+Each compares the methods with the authors' rates and tuned alike. Data: from FCCO_DATA or downloaded. --quick takes
+scikit-learn's digits.""",
+    "ap": """  i    how to split a batch
+  ii   how the batch size matters
+  iii  how gamma matters
+  iv   table 2: the methods, cross entropy and the in-batch loss, tuned alike
+Scales: the default is for two cores (a small ResNet; 5,000 steps in iv), --scale small has 500 steps in iv too,
+--scale paper is the paper's and wants a GPU (--device cuda). Data: CIFAR-10 and CIFAR-100, from FCCO_DATA or
+downloaded. A data set that cannot be had is left out, and the page says so. --quick takes made images.""",
+}
 NEEDED = ("markdown_it", "matplotlib", "numba", "PIL", "scipy", "sklearn", "threadpoolctl", "tqdm")
 EXAMPLES = """examples:
   fcco reproduce quick
@@ -37,12 +65,28 @@ study's folder, fcco_reproduce/STUDY; a changed copy, or a file with name = "...
 
 
 def define(parser: argparse.ArgumentParser) -> None:
-    """Give the parser of the command its description and options."""
+    """Give the parser of the command its description, and each study a parser of its own."""
     parser.description = (
-        "Run the experiments of a study; write a CSV table and a PNG figure of each, and one HTML page."
+        "Run the experiments of a study; write a CSV table and a PNG figure of each, and one HTML page.\n"
+        "fcco reproduce STUDY --help says what a study measures, and which options there are."
     )
     parser.epilog = EXAMPLES
-    parser.add_argument("study", choices=STUDIES, help="; ".join(f"{name}: {what}" for name, what in STUDIES.items()))
+    parser.set_defaults(run=run)
+    options = _options()
+    studies = parser.add_subparsers(title="studies", dest="study", required=True, metavar="STUDY")
+    for name, what in STUDIES.items():
+        studies.add_parser(
+            name,
+            help=what,
+            description=f"{what[0].upper()}{what[1:]}.\n\n{DETAILS[name]}",
+            parents=[options],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+
+def _options() -> argparse.ArgumentParser:
+    """Return a parser of the options that all studies have."""
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--quick", action="store_true", help="small settings: about a minute, and no evidence")
     parser.add_argument("--scale", metavar="NAME", help="a scale of the study's settings; --quick is --scale quick")
     parser.add_argument(
@@ -65,7 +109,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--docs", type=Path, metavar="PAGE", help="write a Markdown page too, figures in a folder beside"
     )
-    parser.set_defaults(run=run)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> str:
