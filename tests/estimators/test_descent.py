@@ -224,13 +224,14 @@ def test_an_import_that_fails_says_why(error, message, monkeypatch):
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "fit") else "",
 )
-def test_the_objective_is_tracked_on_all_rows_unless_that_takes_pairs(ranker, targets, rows):
+def test_the_objective_is_tracked_on_all_rows_unless_that_costs_too_much(ranker, targets, rows):
     def watched(**options):
         model = clone(ranker).set_params(random_state=0, **options)
         make = partial(precision_task, model) if isinstance(model, AveragePrecisionClassifier) else model._task
         return make(np.zeros((9000, 1)), *targets).watched
 
-    assert watched(surrogate="squared_hinge", method="sox") is None
+    listwise = isinstance(ranker, ListwiseRanker)  # whose steps are so cheap that any tracking of all rows costs more
+    assert (watched(surrogate="squared_hinge", method="sox") is None) != listwise
     assert watched(surrogate="sigmoid", method="exact") is None
     some = watched(surrogate="sigmoid", method="sox")
     assert len(some) == len(set(some)) == rows

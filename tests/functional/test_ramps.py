@@ -108,6 +108,10 @@ class TestSums:
         weights = random(len(points), seed=seed)
         check_sums(thresholds + offset, points + offset, weights)
 
+    @pytest.mark.parametrize("point", [5e-324, 1e-310, -5e-324])
+    def test_points_a_hair_from_the_edge_of_a_cell(self, point):
+        check_sums(torch.zeros(1).double(), torch.tensor([point]).double(), torch.ones(1).double())
+
     @pytest.mark.parametrize("offset", OFFSETS)
     @pytest.mark.parametrize("spread", [1e-9, 1.0, 30.0, 1e4, 1e8])
     def test_any_offset_and_spread(self, offset, spread):

@@ -194,7 +194,7 @@ class SortedPoints:
     def windows(self, thresholds: Tensor) -> _Windows:
         """Return the windows around every threshold."""
         depth = (-thresholds).contiguous()
-        cell = (depth / HALF_WIDTH).floor()
+        cell = _cells(depth)
         # Far from 0, where neighbouring numbers are further apart than δ, only points at the threshold are in a window.
         reach = HALF_WIDTH * (depth.abs() < HALF_WIDTH / torch.finfo(depth.dtype).eps)
         # A point above the threshold has a smaller depth. From the top down: where the upper window begins, the
@@ -216,6 +216,12 @@ class SortedPoints:
     def _upto(self, places: Tensor) -> Tensor:
         """Return the moments of all points that come before some places in the order, of shape (..., M, 3)."""
         return self.moments.gather(-2, places.unsqueeze(-1).expand(*places.shape, 3))
+
+
+def _cells(depth: Tensor) -> Tensor:
+    """Return the cells that depths lie in. A tiny negative depth, whose quotient is 0, lies in the cell before 0."""
+    quotient = depth / HALF_WIDTH
+    return quotient.floor().masked_fill_(quotient.eq(0) & (depth < 0), -1.0)
 
 
 def _argsort(values: Tensor) -> Tensor:
@@ -249,5 +255,5 @@ def _sort(depth: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     else:
         depth, order = depth.contiguous().sort(-1)
     weights = weights.gather(-1, order)
-    local = depth - (depth / HALF_WIDTH).floor() * HALF_WIDTH
+    local = depth - _cells(depth) * HALF_WIDTH
     return depth, torch.stack([weights, weights * local, weights * local.square()], -1).cumsum(-2)
