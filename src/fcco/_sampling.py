@@ -74,7 +74,9 @@ def rows_by_class(name: str, values: Any, needed: tuple[int, ...]) -> tuple[Ints
     invalid = (array != 0) & (array != 1)
     if invalid.any():
         place = int(np.argmax(invalid))
-        raise ValueError(f"{name} must contain only 0 and 1; got {array[place].item()!r} at position {place}")
+        found = array[place].item()
+        advice = f". If the labels are -1 and 1, pass {name} > 0" if found == -1 else ""
+        raise ValueError(f"{name} must contain only 0 and 1; got {found!r} at position {place}{advice}")
     for value in needed:
         if not (array == value).any():
             raise ValueError(f"{name} must contain a {value}; got {len(array)} values without one")

@@ -125,6 +125,11 @@ def test_a_method_that_always_diverges_is_said_to():
     finding = judge([{"start": 1.0, "minimum": 0.0027}, lost, *others], "That is all.")
     assert "MOAP diverged in all settings" in finding.verdict
     assert finding.verdict.endswith("That is all.")
+    assert "Below 0" not in finding.verdict
+    cut_short = judge([{"start": 1.0, "minimum": 0.9}, lost, *others], "")
+    assert cut_short.verdict.endswith(
+        "Below 0 means below the point that L-BFGS reached in its few iterations from one start."
+    )
     assert [line["method"] for line in finding.rows] == ["at the start", "L-BFGS, all pairs", "MOAP", "BSGD", "SOX"]
 
 

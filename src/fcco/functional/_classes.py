@@ -61,12 +61,27 @@ def as_one_vs_rest(labels: Tensor, n_classes: int) -> Tensor:
     return torch.where(labels.unsqueeze(1) < 0, -1, one_hot.to(torch.int8)).to(torch.int8)
 
 
+def _check_class_numbers(target: Tensor, scores: Tensor) -> None:
+    """Refuse targets of one class, of shape (B,), for scores of shape (B, C)."""
+    if scores.shape[1] == 1:
+        raise ValueError(
+            f"scores and target must have the same shape; got {shape_of(scores)} and {shape_of(target)}: "
+            "pass scores.squeeze(1)"
+        )
+    if target.dtype == torch.bool or target.is_floating_point() or target.is_complex():
+        raise TypeError(
+            f"target must hold the numbers of classes, as integers, since scores has {scores.shape[1]} columns; "
+            f"got {target.dtype}"
+        )
+
+
 def as_labels(target: Any, scores: Tensor) -> Labels:
     """Return the labels of scores of shape (B, C), from targets of the same shape, or from classes of shape (B,).
 
     In targets with a column for each class, -1 and NaN stand for missing labels.
     """
     if isinstance(target, Tensor) and target.dim() == 1 and len(target) == len(scores):
+        _check_class_numbers(target, scores)
         target = as_one_vs_rest(target, scores.shape[1])
     if not isinstance(target, Tensor) or target.shape != scores.shape:
         got = shape_of(target) if isinstance(target, Tensor) else type(target).__name__

@@ -144,6 +144,8 @@ def judge(results: list[Any], closing: str) -> Finding:
         f"{r['method']} at {r['batch']} + {r['batch']}" for r in runs if r["edge"] and r["values"][-1][0] is not None
     ]
     ends = f" The best lr is at an end of the grid for {', '.join(edge)}." if edge else ""
+    if any(line["excess"] is not None and line["excess"] < 0 for line in rows):
+        ends += " Below 0 means below the point that L-BFGS reached in its few iterations from one start."
     text = f"Excess over the exact minimum, best first. {'. '.join(parts)}.{ends} {closing}".rstrip()
     first = [{"batch": None, "method": "at the start", "objective": exact["start"]}]
     first[0]["excess"] = exact["start"] - exact["minimum"]
@@ -167,7 +169,7 @@ def draw(results: list[Any]) -> Any:
             if any(value is None for point in result["values"] for value in point):
                 note_divergence(ax, result["method"])
                 continue
-            # Nothing is below the minimum but for rounding, and a log axis ends above 0.
+            # A log axis ends above 0; what is below the minimum that L-BFGS found is drawn at its lower end.
             excess = [[max(v - exact["minimum"], 1e-6) for v in point] for point in result["values"]]
             by_seed = [list(seed) for seed in zip(*excess, strict=True)]
             band(ax, result["at"], by_seed, result["method"], result["method"], above_zero=True)
