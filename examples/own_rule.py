@@ -4,7 +4,8 @@
 
 The rule below, ``Trimmed``, is SOAP with a limit on how far an estimate may lie from its row, as a fraction of the row:
 one wild estimate then cannot undo what many have built up. It is compared with SOAP, SOX and MSVR on a problem whose
-minimum is known: all get the same number of inner samples, and each its best step size of the same grid.
+minimum is known: all get the same number of inner samples, and each its best step size of the same grid. Estimates are
+not wild on this problem, and the limit gains nothing; with a width of 1 the two rules end alike.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ def main() -> None:
     options = parser.parse_args()
     found = compare(
         p_norm_push(),
-        {"Trimmed": Trimmed(0.5), "SOAP": fcco.SOAP(0.5), "SOX": fcco.SOX(0.5), "MSVR": fcco.MSVR(0.5, kappa=0.1)},
+        {
+            "Trimmed": Trimmed(0.5, width=0.3),
+            "SOAP": fcco.SOAP(0.5),
+            "SOX": fcco.SOX(0.5),
+            "MSVR": fcco.MSVR(0.5, kappa=0.1),
+        },
         evaluations=options.evaluations,
         lr=[0.01, 0.03, 0.1, 0.3, 1.0],
         beta=0.1,
