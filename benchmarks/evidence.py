@@ -100,13 +100,16 @@ def main() -> int:
         "--run", nargs="*", metavar="NAME", choices=RESULTS, help="measure what is stale, or only these"
     )
     given = parser.parse_args()
-    stale = [name for name in RESULTS if state(name, read()) != "as today"]
-    for name in given.run or (stale if given.run is not None else []):
+    asked = given.run or []
+    if given.run == []:
+        asked = [name for name in RESULTS if state(name, read()) != "as today"]
+    for name in asked:
         print(f"{name}: {' '.join(RESULTS[name].command)}", flush=True)
         measure(name)
-    for name, result in RESULTS.items():
-        print(f"{name:13} {result.writes:30} {state(name, read())}")
-    return int(any(state(name, read()) != "as today" for name in RESULTS))
+    states = {name: state(name, read()) for name in RESULTS}
+    for name, found in states.items():
+        print(f"{name:13} {RESULTS[name].writes:30} {found}")
+    return int(any(found != "as today" for found in states.values()))
 
 
 if __name__ == "__main__":
