@@ -27,8 +27,8 @@ def digest(function: Callable[..., Any], packages: tuple[str, ...] = ()) -> str:
     A name leads to the statement that defines it, that to the names in it, and an imported name to its definition in
     the module that it comes from. Statements of those modules that define no name, such as an entry into a registry,
     count too. So an edit of a kernel changes the hash of all that is computed with it, and an edit of a figure or of a
-    sentence beside it does not; nor do comments, docstrings and layout. Other packages, data, and what is looked up by
-    a name made at run time are not seen. What has no source in Python has the hash of nothing.
+    sentence beside it does not; nor do comments, docstrings, messages of exceptions and layout. Other packages, data,
+    and what is looked up by a name made at run time are not seen. What has no source in Python has the hash of nothing.
 
     Examples
     --------
@@ -48,7 +48,8 @@ def digest_files(paths: Iterable[Path], root: Path) -> str:
     """Return a hash of files and of all files below ``root`` that they import, directly or not.
 
     This is for scripts, whose results depend on all that they import; :func:`digest` is finer. Imports are followed by
-    their absolute names. Comments, docstrings and layout do not count in Python files; other files count as they are.
+    their absolute names. In Python files, comments, docstrings, messages of exceptions and layout do not count; other
+    files count as they are.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ def digest_files(paths: Iterable[Path], root: Path) -> str:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         waiting += _imported_files(tree, path, folders)
-        seen[path] = " ".join(ast.dump(_without_docstrings(statement)) for statement in _without_docstring(tree))
+        seen[path] = " ".join(ast.dump(_without_texts(statement)) for statement in _without_docstring(tree))
     lines = [f"{path.relative_to(root.resolve())}: {code}" for path, code in sorted(seen.items())]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -185,17 +186,24 @@ def _parse(path: str, package: str) -> _Module:
             continue
         if names:
             for name in names:
-                found.defined.setdefault(name, []).append(_without_docstrings(statement))
+                found.defined.setdefault(name, []).append(_without_texts(statement))
         elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
             found.others.append(statement)
     return found
 
 
-def _without_docstrings(statement: ast.stmt) -> ast.stmt:
+def _without_texts(statement: ast.stmt) -> ast.stmt:
+    """Take docstrings and the messages of exceptions away from a statement, since no result depends on them."""
     for node in ast.walk(statement):
         if isinstance(node, _WITH_BODY) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            node.exc.args = [value for value in node.exc.args if not _is_text(value)]
     return statement
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
 
 
 def _defined(statement: ast.stmt) -> Iterator[str]:

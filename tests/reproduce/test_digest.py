@@ -13,7 +13,10 @@ from fcco_reproduce.quick import STUDY
 LIBRARY = {
     "__init__.py": "from made.kernels import step\n",
     "kernels.py": (
-        '# how\nRATE = 0.1\n\n\ndef step(x):\n    """One."""\n    return x * RATE\n\n\ndef other(x):\n    return x\n'
+        '# how\nRATE = 0.1\n\n\ndef step(x):\n    """One."""\n'
+        '    if x > 9:\n        raise OverflowError(f"{shown(x)}!")\n'
+        "    if x < 0:\n        raise StopIteration(x)\n    return x * RATE\n\n\n"
+        "def shown(x):\n    return str(x)\n\n\ndef other(x):\n    return x\n"
     ),
     "figures.py": "def draw(x):\n    return x\n",
     "study.py": (
@@ -33,6 +36,10 @@ LIBRARY = {
         ("kernels.py", "    return x\n", "    return -x\n", False),
         ("kernels.py", "# how", "# that is how", False),
         ("kernels.py", '"""One."""', '"""A step."""', False),
+        ("kernels.py", "{shown(x)}!", "{shown(x)} is too large", False),
+        ("kernels.py", "return str(x)", "return repr(x)", False),
+        ("kernels.py", "StopIteration(x)", "StopIteration(-x)", True),
+        ("kernels.py", "OverflowError", "ValueError", True),
         ("figures.py", "return x", "return -x", False),
         ("study.py", "TEXT = 'a'", "TEXT = 'b'", False),
         ("study.py", "def show(x):", "def show(x, y=1):", False),
