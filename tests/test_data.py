@@ -146,6 +146,8 @@ def test_indexed_refuses_what_has_no_rows():
     for dataset in (Stream(), iter([1]), {1, 2}):
         with pytest.raises(TypeError, match=f"map-style dataset.* got {type(dataset).__name__}"):
             Indexed(dataset)
+    with pytest.raises(TypeError, match=r"got a tuple of 2 tensors\. torch.utils.data.TensorDataset"):
+        Indexed((torch.zeros(5, 2), torch.zeros(5)))
     with pytest.raises(ValueError, match="items must not have the key 'index'; got 5 under it in item 0"):
         Indexed([{"index": 5}])[0]
 

@@ -246,7 +246,10 @@ class CoupledLoss(nn.Module):
         """
         placement = self.placement()
         if index is None and placement is not None and not isinstance(self.rule, BSGD):
-            raise TypeError(f"index must be given, because {self.rule} keeps a row for every example; got None")
+            raise TypeError(
+                f"index must be given, because {self.rule} keeps a row for every example; got None. "
+                "fcco.data.Indexed adds it to the items of a dataset"
+            )
         if index is None and placement is not None and self._outer_takes_index:
             raise TypeError("index must be given, because outer takes it; got None")
         if sample is not None and self.memory is not None and self.memory.options.strength == "virtual":

@@ -39,6 +39,7 @@ from operator import index as as_int
 from typing import Any, Literal, Unpack
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fcco._checks import whole_number
@@ -79,7 +80,7 @@ class Indexed(Dataset[Any]):
     Raises
     ------
     TypeError
-        If the dataset is iterable-style, since its items have no row.
+        If the dataset is iterable-style, since its items have no row, or a tuple of tensors, whose items are not rows.
     ValueError
         If an item is a dict that already has the key ``"index"``.
 
@@ -103,6 +104,11 @@ class Indexed(Dataset[Any]):
         if isinstance(dataset, IterableDataset) or not has_rows:
             raise TypeError(
                 f"dataset must be a map-style dataset, with __getitem__ and __len__; got {type(dataset).__name__}"
+            )
+        if isinstance(dataset, tuple) and dataset and all(isinstance(part, Tensor) for part in dataset):
+            raise TypeError(
+                f"dataset must be a map-style dataset; got a tuple of {len(dataset)} tensors. "
+                "torch.utils.data.TensorDataset(*tensors) makes a dataset of their rows"
             )
         self.dataset = dataset
 

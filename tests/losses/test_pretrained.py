@@ -379,10 +379,14 @@ class TestState:
         for batch, kind, message in (
             ((bad, target, rows), ValueError, "logits must be finite; got nan at position 3"),
             ((huge, target, rows), ValueError, "logits must be finite; got inf at position 3"),
-            ((logits[:, None], target[:, None], rows), ValueError, r"logits must have the shape \[B\]; got \[10, 1\]"),
+            (
+                (logits[:, None], target[:, None], rows),
+                ValueError,
+                r"logits must .*; got \[10, 1\]: pass logits.squeeze\(1\)",
+            ),
             ((logits[:0], target[:0], rows[:0]), ValueError, "logits must not be empty"),
             ((logits, target[:3], rows), ValueError, r"target must have the shape \[10\], like logits; got \[3\]"),
-            ((logits, 2 * target.long() - 1, rows), ValueError, "target must be 0 or 1; got -1"),
+            ((logits, 2 * target.long() - 1, rows), ValueError, "got -1 at position 1. If .* pass target > 0"),
             ((logits, 0.5 * target, rows), ValueError, r"target must be 0 or 1; got 0\.5"),
             ((logits, target, rows + 35), IndexError, r"index must be in \[0, 40\); got"),
             ((logits, target, rows[:3]), ValueError, r"index must have the shape \[10\]"),

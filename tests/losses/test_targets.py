@@ -145,3 +145,13 @@ def test_gains_whose_sum_overflows():
         losses.NDCGLoss(3)(scores, relevance, query, torch.arange(3))
     with pytest.raises(ValueError, match=message):
         fcco.functional.ndcg_loss(scores, relevance, query)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "name", ["AveragePrecisionLoss", "PNormPushLoss", "PartialAUCLoss", "TwoWayPartialAUCLoss", "AUCLoss"]
+)
+def test_targets_of_one_class_are_refused(name, value):
+    """A loss of pairs would be constant, and train nothing."""
+    with pytest.raises(ValueError, match=f"positives and negatives; got {9 * value:.0f} positives among 9 examples"):
+        getattr(losses, name).from_targets(torch.full((9,), value))

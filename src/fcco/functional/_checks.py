@@ -25,7 +25,15 @@ def refuse_where(name: str, values: Tensor, bad: Tensor, wanted: str) -> None:
         return
     place = tuple(bad.nonzero()[0].tolist())
     where = place[0] if len(place) == 1 else place
-    raise ValueError(f"{name} must be {wanted}; got {values[place].item()} at position {where}")
+    raise ValueError(
+        f"{name} must be {wanted}; got {values[place].item()} at position {where}"
+        f"{_advice_on_signs(name, wanted, values[place].item())}"
+    )
+
+
+def _advice_on_signs(name: str, wanted: str, value: float) -> str:
+    """Return what to do about a label of -1."""
+    return f". If the labels are -1 and 1, pass {name} > 0" if wanted == "0 or 1" and value == -1 else ""
 
 
 def _check_tensor(tensor: Any, name: str) -> None:
@@ -44,7 +52,9 @@ def check_floats(tensor: Any, name: str, shape: str = "[n]", *, zero_weight: boo
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must have a floating dtype; got {tensor.dtype}")
     if tensor.dim() != shape.count(",") + 1:
-        raise ValueError(f"{name} must have the shape {shape}; got {shape_of(tensor)}")
+        raise ValueError(
+            f"{name} must have the shape {shape}; got {shape_of(tensor)}{_advice_on_columns(name, shape, tensor)}"
+        )
     if tensor.numel() == 0:
         raise ValueError(f"{name} must not be empty; got the shape {shape_of(tensor)}")
     values = tensor.detach()
@@ -58,6 +68,11 @@ def check_floats(tensor: Any, name: str, shape: str = "[n]", *, zero_weight: boo
         if zero_weight:
             too_large = too_large & (values > -math.inf)
         refuse_where(name, values, too_large, f"so small that {room:g} times the value is finite")
+
+
+def _advice_on_columns(name: str, shape: str, tensor: Tensor) -> str:
+    """Return what to do about what a layer with one output returns."""
+    return f": pass {name}.squeeze(1)" if "," not in shape and tensor.shape[1:] == (1,) else ""
 
 
 def as_value(value: Tensor, like: Tensor, name: str) -> Tensor:

@@ -60,6 +60,14 @@ def count_positives(target: Any, name: str = "target") -> tuple[int, int]:
     return len(mask), int(mask.sum())
 
 
+def count_both_classes(target: Any) -> tuple[int, int]:
+    """Return the number of examples and the number of positives; raise if all are of one class."""
+    n, n_pos = count_positives(target)
+    if n_pos in (0, n):
+        raise ValueError(f"target must have positives and negatives; got {n_pos} positives among {n} examples")
+    return n, n_pos
+
+
 def count_members(labels: Any, name: str) -> Tensor:
     """Return the number of examples of each class 0 ... C - 1."""
     labels = as_values(labels)

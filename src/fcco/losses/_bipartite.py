@@ -20,7 +20,7 @@ from fcco.functional._inner_bipartite import average_precision_inner, p_norm_pus
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.losses._array_memory import can_remember
 from fcco.losses._array_outer import LogPower, MinusRatio, Power
-from fcco.losses._base import Default, Loss, choose, count_positives, minus_share
+from fcco.losses._base import Default, Loss, choose, count_both_classes, minus_share
 from fcco.losses._by_hand import step_by_hand
 from fcco.losses._classes import PerClass, check_n_pos, count_known, count_per_class, refuse_memory
 from fcco.losses._hand_bipartite import average_precision_by_hand, can_fuse, p_norm_push_by_hand
@@ -316,7 +316,7 @@ class PNormPushLoss(Loss):
         PNormPushLoss
             The loss.
         """
-        n, n_pos = count_positives(target)
+        n, n_pos = count_both_classes(target)
         return cls(n, **options)._with_outer(n - n_pos)._identify(n_pos=n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:

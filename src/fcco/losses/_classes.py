@@ -15,7 +15,7 @@ from fcco._checks import as_index, check_one_each, check_rows, is_empty, reads_a
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
 from fcco.functional._classes import Labels, as_labels
-from fcco.losses._base import Loss, as_values, count_positives
+from fcco.losses._base import Loss, as_values, count_both_classes
 
 Counts = int | tuple[int, ...]
 
@@ -47,7 +47,7 @@ def count_per_class(target: Any) -> tuple[int, Counts]:
     """Return the number of examples, and that of the positives, or of those of each class."""
     labels = labels_of(target)
     if labels is None:
-        return count_positives(target)
+        return count_both_classes(target)
     return len(labels.positive), tuple(labels.positive.sum(0).tolist())
 
 

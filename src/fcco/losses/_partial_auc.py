@@ -19,7 +19,7 @@ from fcco.functional._inner_auc import cvar_partial_auc_inner
 from fcco.functional._inner_bipartite import partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.losses._array_outer import Logarithm
-from fcco.losses._base import Default, Loss, Scale, choose, count_positives
+from fcco.losses._base import Default, Loss, Scale, choose, count_both_classes
 from fcco.losses._by_hand import step_by_hand
 from fcco.losses._classes import PerClass, count_per_class, refuse_memory
 from fcco.losses._hand_bipartite import can_fuse, partial_auc_by_hand
@@ -274,7 +274,7 @@ class CVaRPartialAUCLoss(Loss):
         CVaRPartialAUCLoss
             The loss.
         """
-        return cls(*count_positives(target), **options)
+        return cls(*count_both_classes(target), **options)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""

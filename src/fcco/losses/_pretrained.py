@@ -18,7 +18,7 @@ from fcco.functional._checks import as_mask, check_floats, check_number
 from fcco.functional._inner import OwnTerm
 from fcco.functional._surrogates import SurrogateLike
 from fcco.functional._tensors import mean
-from fcco.losses._base import count_positives
+from fcco.losses._base import count_both_classes
 from fcco.losses._bipartite import AveragePrecisionLoss
 from fcco.losses._options import PretrainedOptions
 
@@ -145,7 +145,7 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         PretrainedAveragePrecisionLoss
             The loss.
         """
-        n, n_pos = count_positives(target)
+        n, n_pos = count_both_classes(target)
         return cls(n, n_pos, switch, **options)
 
     @eager

@@ -14,7 +14,7 @@ from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._inner_bipartite import partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.losses._base import Loss, Scale, count_positives
+from fcco.losses._base import Loss, Scale, count_both_classes
 from fcco.losses._options import TwoWayOptions
 from fcco.losses._population import check_members, outer_only
 
@@ -116,7 +116,7 @@ class TwoWayPartialAUCLoss(Loss):
         TwoWayPartialAUCLoss
             The loss.
         """
-        n, n_pos = count_positives(target)
+        n, n_pos = count_both_classes(target)
         return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:

@@ -43,7 +43,11 @@ _SYMBOLS = {"c_1": "C_1", "c_2_squared": "C_2^2", "c_3_squared": "C_3^2", "c_4":
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Give the parser of the command its description and options."""
-    parser.description = "Print the parameters that each theorem prescribes, and the paper's Table 1, for given sizes."
+    parser.description = (
+        "Print the parameters that each theorem prescribes, and the paper's Table 1, for given sizes. Constants that "
+        "are not given are set to 1, which only shows the form of the result: fcco.theory.estimate_constants measures "
+        "them for a problem."
+    )
     parser.epilog = EXAMPLES
     parser.add_argument("--n", type=int, required=True, help="number of rows, that is, of outer examples")
     parser.add_argument("--b1", type=int, required=True, help="B1, the outer batch size")
