@@ -386,7 +386,7 @@ class TestState:
             ),
             ((logits[:0], target[:0], rows[:0]), ValueError, "logits must not be empty"),
             ((logits, target[:3], rows), ValueError, r"target must have the shape \[10\], like logits; got \[3\]"),
-            ((logits, 2 * target.long() - 1, rows), ValueError, "got -1 at position 1. If .* pass target > 0"),
+            ((logits, 2 * target.long() - 1, rows), ValueError, "got -1 at position 0. If .* pass target > 0"),
             ((logits, 0.5 * target, rows), ValueError, r"target must be 0 or 1; got 0\.5"),
             ((logits, target, rows + 35), IndexError, r"index must be in \[0, 40\); got"),
             ((logits, target, rows[:3]), ValueError, r"index must have the shape \[10\]"),
