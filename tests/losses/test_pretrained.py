@@ -477,7 +477,7 @@ def test_refuses_options(options, kind, message):
 
 def test_refuses_targets():
     for target, kind, message in (
-        ([0, 0, 0], ValueError, "n_pos must be at least 1; got 0"),
+        ([0, 0, 0], ValueError, "target must have positives and negatives; got 0 positives among 3 examples"),
         ([0, 2, 1], ValueError, "target must be 0 or 1; got 2 at position 1"),
         (["yes", "no"], TypeError, "must be numbers"),
         ([[0, 1]], ValueError, r"target must have the shape \[n\]; got \[1, 2\]"),
