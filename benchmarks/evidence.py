@@ -4,11 +4,11 @@
     python benchmarks/evidence.py --run            # measure again what is stale
     python benchmarks/evidence.py --run defaults   # only some
 
-A result is stale if a file has changed that its script imports, directly or not. Comments, docstrings and layout do not
-count. What made each result is recorded in ``docs/evidence.json`` when it has been measured. All scripts keep what they
-have done in ``build/`` and go on from there, so a run may be stopped at any time; all of them take many hours. Studies
-of the paper have finer digests of their own, which ``fcco report docs/* --stale`` lists. Timings are printed and not
-stored: see ``make bench``.
+A result is stale if a definition has changed that its script leads to. Comments, docstrings, messages of exceptions and
+layout do not count. What made each result is recorded in ``docs/evidence.json`` when it has been measured. All scripts
+keep what they have done in ``build/`` and go on from there, so a run may be stopped at any time; all of them take many
+hours. What ``build/rivals`` holds is compared with (see ``memory_rivals.py``). Studies of the paper are listed by
+``fcco report docs/* --stale``. Timings are printed and not stored: see ``make bench``.
 """
 
 from __future__ import annotations
@@ -23,32 +23,35 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from fcco_reproduce._digest import digest_files
+from fcco_reproduce._digest import digest_modules
 
 ROOT = Path(__file__).parent.parent
+BENCHMARKS = ROOT / "benchmarks"
 RECORDS = ROOT / "docs" / "evidence.json"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A script, and the page or table that it writes."""
+    """A script, the page or table that it writes, and the options that make it do so."""
 
     script: str
     writes: str
+    options: tuple[str, ...] = ()
 
     @property
     def command(self) -> list[str]:
         """The words that run the script from the root of the repository."""
-        path = ROOT / "benchmarks" / self.script
-        return (
-            [sys.executable, "-m", self.script] if path.is_dir() else [sys.executable, f"benchmarks/{self.script}.py"]
-        )
+        return [sys.executable, "-m", self.script, *self.options]
 
     @property
-    def sources(self) -> list[Path]:
-        """The files that the script consists of."""
-        path = ROOT / "benchmarks" / self.script
-        return sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    def modules(self) -> list[str]:
+        """The modules that the script consists of."""
+        path = BENCHMARKS / self.script
+        return [f"{self.script}.{file.stem}" for file in sorted(path.glob("*.py"))] if path.is_dir() else [self.script]
+
+    def digest(self) -> str:
+        """Return a hash of the code that makes the result."""
+        return digest_modules(self.modules, tuple(path.stem for path in BENCHMARKS.iterdir()))
 
 
 RESULTS = {
@@ -57,7 +60,7 @@ RESULTS = {
     "remembering": Result("remembering", "docs/remembering.csv"),
     "what_decides": Result("what_decides", "docs/what_decides.md"),
     "top_of_list": Result("top_of_list", "docs/top_of_list.md"),
-    "defaults": Result("defaults", "docs/defaults.csv"),
+    "defaults": Result("defaults", "docs/defaults.csv", ("--results", "docs/defaults")),
     "applications": Result("applications", "BENCHMARKS.md"),
 }
 
@@ -73,14 +76,14 @@ def state(name: str, records: dict[str, dict[str, str]]) -> str:
     record = records.get(name)
     if record is None:
         return "stale: it does not say which code made it"
-    if record["digest"] != digest_files(RESULTS[name].sources, ROOT):
+    if record["digest"] != RESULTS[name].digest():
         return f"stale: the code has changed since {record['date']} ({record['commit']})"
     return "as today"
 
 
 def measure(name: str) -> None:
     """Run a script to its end, and record which code it ran."""
-    before, began = digest_files(RESULTS[name].sources, ROOT), time.time()
+    before, began = RESULTS[name].digest(), time.time()
     subprocess.run(RESULTS[name].command, check=True, cwd=ROOT, env=_environment())
     words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     commit = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT).stdout.strip()
@@ -90,7 +93,8 @@ def measure(name: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": "src:benchmarks"}
+    """Return an environment in which scripts find one another, and what is installed beside them to compare with."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "benchmarks", "build/rivals"])}
 
 
 def main() -> int:

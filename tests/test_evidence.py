@@ -1,6 +1,7 @@
 """Stored results know which code made them."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -16,8 +17,8 @@ def records(monkeypatch, tmp_path):
 def test_every_result_and_its_script_exist():
     for result in evidence.RESULTS.values():
         assert (evidence.ROOT / result.writes).is_file()
-        assert all(path.is_file() for path in result.sources)
-        assert result.sources
+        assert all(find_spec(module) for module in result.modules)
+        assert result.digest() != evidence.digest_modules([])
 
 
 def test_a_result_is_stale_until_today_s_code_has_made_it(records, monkeypatch):

@@ -40,67 +40,31 @@ def digest(function: Callable[..., Any], packages: tuple[str, ...] = ()) -> str:
         return hashlib.sha256().hexdigest()
     trail = _Trail({*LIBRARIES, *packages, function.__module__.split(".")[0]})
     trail.follow(function.__module__, function.__qualname__.split(".")[0])
-    lines = [f"{module} {name}: {code}" for (module, name), code in sorted(trail.seen.items())]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return trail.digest()
 
 
-def digest_files(paths: Iterable[Path], root: Path) -> str:
-    """Return a hash of files and of all files below ``root`` that they import, directly or not.
+def digest_modules(modules: Iterable[str], packages: tuple[str, ...] = ()) -> str:
+    """Return a hash of all definitions in some modules, and of those that they lead to.
 
-    This is for scripts, whose results depend on all that they import; :func:`digest` is finer. Imports are followed by
-    their absolute names. In Python files, comments, docstrings, messages of exceptions and layout do not count; other
-    files count as they are.
+    This is for scripts, whose functions may be looked up by name; otherwise it is as :func:`digest`.
 
     Parameters
     ----------
-    paths : iterable of Path
-        Files, such as a benchmark and its settings.
-    root : Path
-        A folder, such as that of the repository. Modules are looked for in it, in its ``src`` and in its
-        ``benchmarks``.
+    modules : iterable of str
+        The names of modules that can be imported, such as those of a benchmark.
+    packages : tuple of str
+        Other packages to follow names in, besides those of the modules, ``fcco`` and ``fcco_reproduce``.
 
     Examples
     --------
-    >>> here = Path(__file__)
-    >>> digest_files([here], here.parent) == digest_files([here, here], here.parent)
+    >>> digest_modules([__name__]) == digest_modules([__name__, __name__])
     True
     """
-    seen: dict[Path, str] = {}
-    folders = [folder.resolve() for folder in (root, root / "src", root / "benchmarks")]
-    waiting = [path.resolve() for path in paths]
-    while waiting:
-        path = waiting.pop()
-        if path in seen:
-            continue
-        if path.suffix != ".py":
-            seen[path] = hashlib.sha256(path.read_bytes()).hexdigest()
-            continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        waiting += _imported_files(tree, path, folders)
-        seen[path] = " ".join(ast.dump(_without_texts(statement)) for statement in _without_docstring(tree))
-    lines = [f"{path.relative_to(root.resolve())}: {code}" for path, code in sorted(seen.items())]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _imported_files(tree: ast.Module, path: Path, folders: list[Path]) -> Iterator[Path]:
-    """Yield the files that a module imports from some folders, with the packages that they are in."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            for folder in (path.parent, *folders):
-                for k in range(1, len(parts) + 1):
-                    place = folder.joinpath(*parts[:k])
-                    yield from (file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file())
-
-
-def _without_docstring(tree: ast.Module) -> list[ast.stmt]:
-    return tree.body[1:] if ast.get_docstring(tree, clean=False) is not None else tree.body
+    modules = sorted(set(modules))
+    trail = _Trail({*LIBRARIES, *packages, *(module.split(".")[0] for module in modules)})
+    for module in modules:
+        trail.follow(module, "")
+    return trail.digest()
 
 
 @dataclass(frozen=True)
@@ -119,6 +83,11 @@ class _Trail:
     def __init__(self, packages: set[str]) -> None:
         self.packages = packages
         self.seen: dict[tuple[str, str], str] = {}
+
+    def digest(self) -> str:
+        """Return a hash of the definitions."""
+        lines = [f"{module} {name}: {code}" for (module, name), code in sorted(self.seen.items())]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def follow(self, module: str, name: str) -> None:
         """Add the definitions that a name of a module leads to; "" means the whole module."""

@@ -134,21 +134,27 @@ def test_the_key_of_work_outside_covers_both_packages(key_of, monkeypatch):
         assert key_of(texts) != key_of({**texts, file: texts[file].replace("return x", "return -x")})
 
 
-def test_files_and_what_they_import(tmp_path):
-    """Through two imports, in src and beside the script; comments and docstrings do not count, data do."""
-    (tmp_path / "src" / "pack").mkdir(parents=True)
-    (tmp_path / "benchmarks").mkdir()
-    texts = {"benchmarks/run.py": "import os\nimport near\n", "benchmarks/near.py": "from pack import far\n"}
-    texts |= {"src/pack/__init__.py": "", "src/pack/far.py": "VALUE = 1\n", "src/pack/other.py": "VALUE = 1\n"}
-    texts |= {"run.toml": "steps = 1\n"}
+def test_modules_and_what_they_lead_to(monkeypatch, tmp_path):
+    """Through two imports, in a package and beside the script; what is not used elsewhere does not count."""
+    texts = {"script.py": "import os\nimport near\n\n\ndef main():\n    return near.VALUE\n"}
+    texts |= {"near.py": "from library.far import VALUE\n", "library/__init__.py": ""}
+    texts |= {"library/far.py": "VALUE = 1\nOTHER = 1\n", "library/other.py": "VALUE = 1\n"}
+    monkeypatch.setattr(_digest, "LIBRARIES", ("library",))
 
     def found(**changes):
+        at = tmp_path / str(len(list(tmp_path.iterdir())))
         for name, text in {**texts, **changes}.items():
-            (tmp_path / name).write_text(text)
-        return _digest.digest_files([tmp_path / "benchmarks" / "run.py", tmp_path / "run.toml"], tmp_path)
+            (at / name).parent.mkdir(parents=True, exist_ok=True)
+            (at / name).write_text(text)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(at)
+            digest = _digest.digest_modules(["script"], ("near",))
+        for name in [name for name in sys.modules if name.split(".")[0] in ("script", "near", "library")]:
+            del sys.modules[name]
+        return digest
 
     before = found()
-    assert found(**{"src/pack/far.py": '"""Says."""\nVALUE = 1  # one\n'}) == before
-    assert found(**{"src/pack/other.py": "VALUE = 2\n"}) == before  # which nothing imports
-    assert found(**{"src/pack/far.py": "VALUE = 2\n"}) != before
-    assert found(**{"run.toml": "steps = 2\n"}) != before
+    assert found(**{"library/far.py": '"""Says."""\nVALUE = 1  # one\nOTHER = 2\n'}) == before
+    assert found(**{"library/other.py": "VALUE = 2\n"}) == before
+    assert found(**{"library/far.py": "VALUE = 2\nOTHER = 1\n"}) != before
+    assert found(**{"script.py": texts["script.py"] + "\n\ndef by_name():\n    return 2\n"}) != before
