@@ -216,6 +216,13 @@ def test_divergence_says_where():
     assert "of sox on least squares" in caught.value.__notes__[0]
 
 
+def test_a_last_step_to_infinity_is_not_returned():
+    problem = dataclasses.replace(PROBLEM, outer=lambda u, _: 1e200 * u)
+    with pytest.raises(ValueError, match=r"weights must be finite; got -?inf at position 0") as caught:
+        fcco.solve(problem, **{**RATES, "method": "bsgd", "lr": 1e200, "steps": 1})
+    assert caught.value.__notes__ == ["after step 0 of bsgd on least squares: a smaller lr helps"]
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fcco._checks import whole_number
+from fcco._checks import raise_if_not_finite, whole_number
 from fcco._extras import progress_bar
 from fcco._rules import Gamma, Rule
 from fcco.optim import Projection
@@ -120,8 +120,8 @@ def solve(
         If an argument has the wrong type.
     ValueError
         If a value is out of range, if the method needs something that is neither given nor known, if the start is
-        outside the set, if a theorem does not cover the projection or the regulariser, or if the checkpoint is damaged
-        or belongs to another run.
+        outside the set, if a theorem does not cover the projection or the regulariser, if the run diverges, or if the
+        checkpoint is damaged or belongs to another run.
     OSError
         If the checkpoint cannot be written.
     ImportError
@@ -270,6 +270,10 @@ def _run(
     is_recorded = solver.history["step"][-1:] == [solver.step]
     if not solver.finished and not is_recorded and record_steps.include(solver.step, at_end=True):
         solver.record()
+    with noted(
+        f"after step {solver.step - 1} of {solver.algorithm.method} on {solver.problem.name}: a smaller lr helps"
+    ):
+        raise_if_not_finite(solver.weights, log=False, name="weights")
     return solver.solution()
 
 
