@@ -73,29 +73,22 @@ def group(time: Array, event: Array) -> tuple[Array, Array]:
     return _group(time, event, np.zeros(len(time), np.int64))[:2]
 
 
-@njit(cache=True)
 def _group(time: Array, event: Array, stratum: Array) -> tuple[Array, Array, Array]:
     """Of sorted rows, where the events of each group begin and end, and whether the group is the first of its stratum.
 
     The last group of a stratum may have no events.
     """
-    n, count = len(time), 0
-    firsts, ends, fresh = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.bool_)
-    end = 0
-    while end < n:
-        first = begin = end
-        while first < n and not event[first] and stratum[first] == stratum[begin]:
-            first += 1
-        end = first
-        while end < n and event[end] and time[end] == time[first] and stratum[end] == stratum[begin]:
-            end += 1
-        firsts[count], ends[count] = first, end
-        fresh[count] = begin == 0 or stratum[begin] != stratum[begin - 1]
-        count += 1
-    return firsts[:count].copy(), ends[:count].copy(), fresh[:count].copy()
+    changes = stratum[1:] != stratum[:-1]
+    closed = event[:-1] & ~(event[1:] & (time[1:] == time[:-1]))
+    last = np.ones(len(time), np.bool_)
+    last[:-1] = changes | closed
+    ends = np.flatnonzero(last) + 1
+    events = np.diff(np.cumsum(event, dtype=np.int64)[ends - 1], prepend=0)
+    begins = np.append(0, ends[:-1])[: len(ends)]
+    return ends - events, ends, np.append(True, changes)[begins]
 
 
-@njit()
+@njit(borrows=True)
 def _share(rest: float, tied: float, d: int, efron: bool, k: int, sums: Sums) -> float:
     """Set what group k adds up to, and return r times the sum of log D_l."""
     deaths = sums.deaths[k]
@@ -119,11 +112,12 @@ def _share(rest: float, tied: float, d: int, efron: bool, k: int, sums: Sums) ->
     sums.hazard[k], sums.own_hazard[k] = each * hazard, each * own
     sums.lead[k] = math.sqrt(pp)
     sums.mix[k] = pq / sums.lead[k]
-    sums.left[k] = math.sqrt(max(qq - sums.mix[k] ** 2, 0.0))
+    rest_of_qq = qq - sums.mix[k] * sums.mix[k]
+    sums.left[k] = math.sqrt(rest_of_qq) if rest_of_qq > 0.0 else 0.0
     return each * logs
 
 
-@njit(cache=True)
+@njit(cache=True, borrows=True)
 def weigh(h: Array, sets: RiskSets, weight: Array, sums: Sums) -> float:
     """Set w and the sums of each group; return F."""
     loss, rest, unit, begin = 0.0, 0.0, h[0], 0
@@ -133,7 +127,7 @@ def weigh(h: Array, sets: RiskSets, weight: Array, sums: Sums) -> float:
             rest, unit = 0.0, h[begin]
         peak = unit
         for j in range(begin, end):
-            peak = max(peak, h[j])
+            peak = h[j] if h[j] > peak else peak
         if peak > unit + _RISE:
             rest *= math.exp(unit - peak)
             unit = peak
@@ -155,7 +149,7 @@ def weigh(h: Array, sets: RiskSets, weight: Array, sums: Sums) -> float:
     return loss
 
 
-@njit(cache=True)
+@njit(cache=True, borrows=True)
 def share_groups(log_rest: Array, log_tied: Array, tied: Array, efron: bool, sums: Sums) -> float:
     """Set the sums of each group, given those over its events, over the rest of its risk set, and its deaths.
 
@@ -163,14 +157,14 @@ def share_groups(log_rest: Array, log_tied: Array, tied: Array, efron: bool, sum
     """
     loss = 0.0
     for k in range(len(tied)):
-        unit = max(log_rest[k], log_tied[k])
+        unit = log_rest[k] if log_rest[k] > log_tied[k] else log_tied[k]
         rest, events = math.exp(log_rest[k] - unit), math.exp(log_tied[k] - unit)
         sums.unit[k], sums.total[k] = unit, rest + events
         loss += sums.deaths[k] * unit + _share(rest, events, tied[k], efron, k, sums)
     return loss
 
 
-@njit(cache=True)
+@njit(cache=True, borrows=True)
 def pass_through(sets: RiskSets, weight: Array, sums: Sums, hazard: Array) -> None:
     """Set a, the hazard that each row has passed through, earliest groups first."""
     passed, unit = 0.0, sums.unit[-1]
@@ -186,7 +180,7 @@ def pass_through(sets: RiskSets, weight: Array, sums: Sums, hazard: Array) -> No
             passed, unit = 0.0, sums.unit[k - 1]
 
 
-@njit(cache=True)
+@njit(cache=True, borrows=True)
 def scale_rows(
     block: Array,
     begin: int,

@@ -11,10 +11,13 @@ from fcco.compiled._pairs import (
     Objective,
     PairBatch,
     Workspace,
+    carry_back,
+    carry_back_log,
+    estimate,
+    estimate_log,
     new_batch,
     new_workspace,
-    step_pairs,
-    step_pairs_log,
+    step_table,
 )
 from fcco.compiled._rules import Array, Table, TableUpdate, new_table
 from fcco.compiled._sampling import (
@@ -55,7 +58,7 @@ def new_state(w: Array, n: int, dim: int, first: Array, second: Array, seed: int
     return LinearState(np.array(w, np.float64), np.zeros(len(w)), new_table(n, dim), stream, np.zeros(1, np.int64))
 
 
-@njit(fastmath=SUMS)
+@njit(borrows=True, fastmath=SUMS)
 def _score(x: Array, rows: Array, used: int, w: Array, gathered: Array, scores: Array) -> None:
     """Score some rows, which are copied next to each other because they are needed twice."""
     for i in range(used):
@@ -67,12 +70,11 @@ def _score(x: Array, rows: Array, used: int, w: Array, gathered: Array, scores: 
         scores[i] = total
 
 
-@njit(fastmath=SUMS)
+@njit(borrows=True, fastmath=SUMS)
 def _descend(
-    w: Array, v: Array, work: Workspace, used: int, lr: float, scale: Array, beta: float, alpha: float
+    w: Array, v: Array, slopes: Array, gathered: Array, used: int, lr: float, scale: Array, beta: float, alpha: float
 ) -> None:
     """Take a step along the moving average of the gradient."""
-    slopes, gathered = work.gradient, work.gathered
     for k in range(len(w)):
         v[k] += beta * (alpha * w[k] - v[k])
     for i in range(used):
@@ -83,10 +85,10 @@ def _descend(
         w[k] -= lr * scale[k] * v[k]
 
 
-def _make_loop(fill: Any, step: Any) -> Any:
-    """Return the loop that draws batches by ``fill`` and takes steps by ``step``; it is compiled for these alone."""
+def _make_loop(fill: Any, estimate: Any, carry_back: Any) -> Any:
+    """Return the loop that draws batches by ``fill``; it is compiled for the parts given, and for no others."""
 
-    @njit(cache=True, nogil=True)
+    @njit(cache=True, borrows=True, nogil=True)
     def loop(
         x: Array,
         objective: Objective,
@@ -101,20 +103,23 @@ def _make_loop(fill: Any, step: Any) -> Any:
         alpha: float,
         values: Array,
     ) -> None:
+        w, v, table, stream, clock = state
         for t in range(len(lr)):
-            used = fill(sampler, state.stream, batch)
-            _score(x, batch.rows, used, state.w, work.gathered, work.scores)
-            state.clock[0] += 1
-            values[t] = step(objective, update, state.table, batch, used, state.clock[0], work)
-            _descend(state.w, state.v, work, used, lr[t], scale, beta, alpha)
+            used = fill(sampler, stream, batch)
+            _score(x, batch.rows, used, w, work.gathered, work.scores)
+            clock[0] += 1
+            peak = estimate(objective, batch, used, work)
+            values[t] = step_table(objective, update, table, batch, used, clock[0], work)
+            carry_back(objective, batch, used, work, peak)
+            _descend(w, v, work.gradient, work.gathered, used, lr[t], scale, beta, alpha)
 
     return loop
 
 
 _LOOPS = {
-    (kind, log): _make_loop(fill, step)
+    (kind, log): _make_loop(fill, *parts)
     for kind, fill in ((ClassSampler, fill_from_classes), (ListSampler, fill_from_lists))
-    for log, step in ((False, step_pairs), (True, step_pairs_log))
+    for log, parts in ((False, (estimate, carry_back)), (True, (estimate_log, carry_back_log)))
 }
 
 

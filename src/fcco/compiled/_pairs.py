@@ -92,26 +92,29 @@ def new_workspace(size: int, width: int, dim: int, features: int) -> Workspace:
     return Workspace(*(np.zeros(shape) for shape in shapes))
 
 
-@njit(fastmath=SUMS, forceinline=True)
+@njit(borrows=True, fastmath=SUMS, forceinline=True)
 def _compare(objective: Objective, h: Array, own: float, lo: int, hi: int, values: Array, slopes: Array) -> None:
     """Set ℓ and ℓ' at the rivals of one position, whose score is ``own``."""
     sign, margin = objective.sign, objective.margin
     if objective.surrogate == _SQUARED_HINGE:
         for j in range(lo, hi):
-            height = max(margin + sign * (h[j] - own), 0.0)
+            height = margin + sign * (h[j] - own)
+            height = height if height > 0.0 else 0.0
             values[j - lo], slopes[j - lo] = height * height, 2.0 * height
     elif objective.surrogate == _HINGE:
         for j in range(lo, hi):
             height = margin + sign * (h[j] - own)
-            values[j - lo], slopes[j - lo] = max(height, 0.0), 1.0 if height > 0.0 else 0.0
+            values[j - lo], slopes[j - lo] = height if height > 0.0 else 0.0, 1.0 if height > 0.0 else 0.0
     elif objective.surrogate == _LOGISTIC:
         for j in range(lo, hi):
             t = sign * (h[j] - own)
             e = math.exp(-abs(t))
-            values[j - lo], slopes[j - lo] = max(t, 0.0) + math.log1p(e), (1.0 if t >= 0.0 else e) / (1.0 + e)
+            values[j - lo] = (t if t > 0.0 else 0.0) + math.log1p(e)
+            slopes[j - lo] = (1.0 if t >= 0.0 else e) / (1.0 + e)
     elif objective.surrogate == _RAMP:
         for j in range(lo, hi):
-            place = min(max(sign * (h[j] - own) * _SLOPE, -1.0), 1.0)
+            place = sign * (h[j] - own) * _SLOPE
+            place = 1.0 if place > 1.0 else (-1.0 if place < -1.0 else place)
             rest = 1.0 - abs(place)
             half = 0.5 * rest * rest  # never below 0, where a fractional power would be NaN
             values[j - lo], slopes[j - lo] = half if place < 0.0 else 1.0 - half, rest * _SLOPE
@@ -122,32 +125,37 @@ def _compare(objective: Objective, h: Array, own: float, lo: int, hi: int, value
             values[j - lo], slopes[j - lo] = (1.0 if t >= 0.0 else e) / (1.0 + e), e / ((1.0 + e) * (1.0 + e))
 
 
-@njit(fastmath=SUMS)
-def _estimate(objective: Objective, batch: PairBatch, used: int, work: Workspace) -> None:
-    """Set g of every outer position."""
-    h, values, weight, inner = work.scores, work.values, batch.weight, work.inner
+@njit(borrows=True, fastmath=SUMS)
+def estimate(objective: Objective, batch: PairBatch, used: int, work: Workspace) -> float:
+    """Set g of every outer position, and return 0."""
+    scale, los, his, weight = batch.scale, batch.lo, batch.hi, batch.weight
+    h, values, slopes, inner, own_shift = work.scores, work.values, work.slopes, work.inner, objective.own_shift
     for i in range(used):
-        if batch.scale[i] == 0.0:
+        if scale[i] == 0.0:
             continue
-        lo, hi = batch.lo[i], batch.hi[i]
-        _compare(objective, h, h[i], lo, hi, values, work.slopes[i])
+        lo, hi = los[i], his[i]
+        _compare(objective, h, h[i], lo, hi, values, slopes[i])
         for k in range(len(weight)):
-            total = objective.own_shift * weight[k, i]
+            total = own_shift * weight[k, i]
             for j in range(lo, hi):
                 total += weight[k, j] * values[j - lo]
             inner[i, k] = total
+    return 0.0
 
 
-@njit(fastmath=SUMS)
-def _pull(objective: Objective, batch: PairBatch, used: int, work: Workspace) -> None:
-    """Carry the derivatives in g back to the scores."""
-    weight, gradient = batch.weight, work.gradient
+@njit(borrows=True, fastmath=SUMS)
+def carry_back(objective: Objective, batch: PairBatch, used: int, work: Workspace, _: float) -> None:
+    """Set ``work.gradient``, in the scores, from the derivatives in g."""
+    scale, los, his, weight = batch.scale, batch.lo, batch.hi, batch.weight
+    sign, gradient, pull, all_slopes = objective.sign, work.gradient, work.pull, work.slopes
     for i in range(used):
-        if batch.scale[i] == 0.0:
+        gradient[i] = 0.0
+    for i in range(used):
+        if scale[i] == 0.0:
             continue
-        lo, hi, slopes, total = batch.lo[i], batch.hi[i], work.slopes[i], 0.0
+        lo, hi, slopes, total = los[i], his[i], all_slopes[i], 0.0
         for k in range(len(weight)):
-            factor = objective.sign * work.pull[i, k]
+            factor = sign * pull[i, k]
             for j in range(lo, hi):
                 flow = factor * weight[k, j] * slopes[j - lo]
                 gradient[j] += flow
@@ -155,14 +163,14 @@ def _pull(objective: Objective, batch: PairBatch, used: int, work: Workspace) ->
         gradient[i] -= total
 
 
-@njit(fastmath=SUMS)
+@njit(borrows=True, fastmath=SUMS)
 def _far_log_sum(sign: float, batch: PairBatch, h: Array, i: int, own_shift: float) -> float:
     """Return the logarithm of a sum that lies far below the batch's highest score, by a peak of its own."""
-    peak, total, key, weight = _LOWEST, 0.0, batch.key, batch.weight
-    for j in range(batch.lo[i], batch.hi[i]):
+    peak, total, key, weight, lo, hi = _LOWEST, 0.0, batch.key, batch.weight, batch.lo[i], batch.hi[i]
+    for j in range(lo, hi):
         if key[j] >= key[i] and weight[0, j] > 0.0:
-            peak = max(peak, sign * h[j])
-    for j in range(batch.lo[i], batch.hi[i]):
+            peak = sign * h[j] if sign * h[j] > peak else peak
+    for j in range(lo, hi):
         if key[j] >= key[i]:
             total += weight[0, j] * math.exp(sign * h[j] - peak)
     if own_shift != 0.0:
@@ -170,66 +178,69 @@ def _far_log_sum(sign: float, batch: PairBatch, h: Array, i: int, own_shift: flo
     return math.log(total) + peak if total > 0.0 else -math.inf
 
 
-@njit(fastmath=SUMS)
-def _estimate_log(objective: Objective, batch: PairBatch, used: int, work: Workspace) -> float:
+@njit(borrows=True, fastmath=SUMS)
+def estimate_log(objective: Objective, batch: PairBatch, used: int, work: Workspace) -> float:
     """Set log g of every outer position, and return the peak that ``work.values`` is relative to."""
-    sign, key, h, shares, peak = objective.sign, batch.key, work.scores, work.values, _LOWEST
+    scale, key, los, his, weight = batch.scale, batch.key, batch.lo, batch.hi, batch.weight
+    h, shares, inner, sign, own_shift = work.scores, work.values, work.inner, objective.sign, objective.own_shift
+    peak, last, total = _LOWEST, -1, 0.0
     for j in range(used):
-        peak = max(peak, sign * h[j])
+        peak = sign * h[j] if sign * h[j] > peak else peak
     for j in range(used):
-        shares[j] = batch.weight[0, j] * math.exp(sign * h[j] - peak)
-    last, total = -1, 0.0
+        shares[j] = weight[0, j] * math.exp(sign * h[j] - peak)
     for i in range(used):
-        if batch.scale[i] == 0.0:
+        if scale[i] == 0.0:
             continue
-        lo, hi, least = batch.lo[i], batch.hi[i], key[i]
+        lo, hi, least = los[i], his[i], key[i]
         # Neighbours with the same rivals share the sum.
-        if last < 0 or batch.lo[last] != lo or batch.hi[last] != hi or key[last] != least:
+        if last < 0 or los[last] != lo or his[last] != hi or key[last] != least:
             last, total = i, 0.0
             for j in range(lo, hi):
                 total += shares[j] if key[j] >= least else 0.0
-        own_total = total + objective.own_shift * shares[i]
+        own_total = total + own_shift * shares[i]
         if own_total > _SAFE:
-            work.inner[i, 0] = math.log(own_total) + peak - sign * h[i]
+            inner[i, 0] = math.log(own_total) + peak - sign * h[i]
         else:
-            work.inner[i, 0] = _far_log_sum(sign, batch, h, i, objective.own_shift) - sign * h[i]
+            inner[i, 0] = _far_log_sum(sign, batch, h, i, own_shift) - sign * h[i]
     return peak
 
 
-@njit(fastmath=SUMS)
-def _spread_log(batch: PairBatch, i: int, factor: float, shares: Array, gradient: Array) -> None:
-    """Add its share, times ``factor``, to the gradient of each rival of i."""
-    least, key = batch.key[i], batch.key
-    for j in range(batch.lo[i], batch.hi[i]):
+@njit(borrows=True, fastmath=SUMS)
+def _spread_log(lo: int, hi: int, key: Array, least: float, factor: float, shares: Array, gradient: Array) -> None:
+    """Add its share, times ``factor``, to the gradient of each rival."""
+    for j in range(lo, hi):
         gradient[j] += factor * (shares[j] if key[j] >= least else 0.0)
 
 
-@njit(fastmath=SUMS)
-def _pull_log(objective: Objective, batch: PairBatch, used: int, work: Workspace, peak: float) -> None:
-    """Do as :func:`_pull`, from derivatives in log g. Neighbours with the same rivals are carried back as one."""
-    sign, h, shares, gradient, key = objective.sign, work.scores, work.values, work.gradient, batch.key
-    last, carried = -1, 0.0
+@njit(borrows=True, fastmath=SUMS)
+def carry_back_log(objective: Objective, batch: PairBatch, used: int, work: Workspace, peak: float) -> None:
+    """Do the same from derivatives in log g. Neighbours with the same rivals are carried back as one."""
+    scale, key, los, his, weight = batch.scale, batch.key, batch.lo, batch.hi, batch.weight
+    h, shares, gradient, inner, pull = work.scores, work.values, work.gradient, work.inner, work.pull
+    sign, own_shift, last, carried = objective.sign, objective.own_shift, -1, 0.0
     for i in range(used):
-        if batch.scale[i] == 0.0 or work.pull[i, 0] == 0.0:
+        gradient[i] = 0.0
+    for i in range(used):
+        if scale[i] == 0.0 or pull[i, 0] == 0.0:
             continue
-        lo, hi, factor, shift = batch.lo[i], batch.hi[i], sign * work.pull[i, 0], sign * h[i] + work.inner[i, 0]
+        lo, hi, factor, shift = los[i], his[i], sign * pull[i, 0], sign * h[i] + inner[i, 0]
         gradient[i] -= factor
-        if objective.own_shift != 0.0:
-            gradient[i] += factor * objective.own_shift * batch.weight[0, i] * math.exp(sign * h[i] - shift)
+        if own_shift != 0.0:
+            gradient[i] += factor * own_shift * weight[0, i] * math.exp(sign * h[i] - shift)
         if peak - shift >= _LARGEST_EXPONENT:
             for j in range(lo, hi):
                 if key[j] >= key[i]:
-                    gradient[j] += factor * batch.weight[0, j] * math.exp(sign * h[j] - shift)
+                    gradient[j] += factor * weight[0, j] * math.exp(sign * h[j] - shift)
             continue
-        if last >= 0 and (batch.lo[last] != lo or batch.hi[last] != hi or key[last] != key[i]):
-            _spread_log(batch, last, carried, shares, gradient)
+        if last >= 0 and (los[last] != lo or his[last] != hi or key[last] != key[i]):
+            _spread_log(los[last], his[last], key, key[last], carried, shares, gradient)
             carried = 0.0
         last, carried = i, carried + factor * math.exp(peak - shift)
     if last >= 0:
-        _spread_log(batch, last, carried, shares, gradient)
+        _spread_log(los[last], his[last], key, key[last], carried, shares, gradient)
 
 
-@njit()
+@njit(borrows=True)
 def _outer(objective: Objective, u: Array, at: Array, factor: float, out: Array) -> float:
     """Return f at u, and set ``out`` to ``factor`` times its derivative at ``at``, or in its logarithm."""
     if objective.outer == _POWER:
@@ -251,55 +262,29 @@ def _outer(objective: Objective, u: Array, at: Array, factor: float, out: Array)
     return -_LOG_2 / math.log1p(u[0])
 
 
-@njit()
-def _step_table(
+@njit(borrows=True)
+def step_table(
     objective: Objective, update: TableUpdate, table: Table, batch: PairBatch, used: int, clock: int, work: Workspace
 ) -> float:
     """Update the rows of the outer positions, set ``work.pull`` to the derivatives in g, and return the value."""
-    value, present, log = 0.0, 0.0, objective.surrogate == _EXP
-    inner, pull, new, at = work.inner, work.pull, work.row[0], work.row[1]
+    value, present, log, rule, weigh = 0.0, 0.0, objective.surrogate == _EXP, update.rule, update.factor
+    inner, pull, new, at, rows, scales = work.inner, work.pull, work.row[0], work.row[1], batch.rows, batch.scale
+    u, written, visits = table
     for i in range(used):
-        present += 1.0 if batch.scale[i] > 0.0 else 0.0
+        present += 1.0 if scales[i] > 0.0 else 0.0
     of_step = rate_of_step(update, clock, present)
     for i in range(used):
-        scale, row = batch.scale[i], batch.rows[i]
+        scale, row = scales[i], rows[i]
         if scale == 0.0:
             continue
-        last = table.written[row]
-        age = clock - last if last > 0 else 0
+        age = clock - written[row] if written[row] > 0 else 0
         rate = rate_of_row(update, of_step, table, row)
         for k in range(len(new)):
-            new[k], at[k] = step_row(update.rule, log, rate, table.u[row, k], inner[i, k], age)
-            table.u[row, k] = new[k]
-        table.written[row] = clock
-        table.visits[row] += 1
-        value += scale * _outer(objective, new, at, scale * update.factor, pull[i])
+            new[k], at[k] = step_row(rule, log, rate, u[row, k], inner[i, k], age)
+            u[row, k] = new[k]
+        written[row] = clock
+        visits[row] += 1
+        value += scale * _outer(objective, new, at, scale * weigh, pull[i])
         if log:
             pull[i, 0] *= math.exp(inner[i, 0] - at[0]) if inner[i, 0] > -math.inf else 0.0
-    return value
-
-
-@njit()
-def step_pairs(
-    objective: Objective, update: TableUpdate, table: Table, batch: PairBatch, used: int, clock: int, work: Workspace
-) -> float:
-    """Take a step of the table, set ``work.gradient`` to the rule's gradient in the scores, and return the value."""
-    _estimate(objective, batch, used, work)
-    value = _step_table(objective, update, table, batch, used, clock, work)
-    for i in range(used):
-        work.gradient[i] = 0.0
-    _pull(objective, batch, used, work)
-    return value
-
-
-@njit()
-def step_pairs_log(
-    objective: Objective, update: TableUpdate, table: Table, batch: PairBatch, used: int, clock: int, work: Workspace
-) -> float:
-    """Do the same where ℓ = exp."""
-    peak = _estimate_log(objective, batch, used, work)
-    value = _step_table(objective, update, table, batch, used, clock, work)
-    for i in range(used):
-        work.gradient[i] = 0.0
-    _pull_log(objective, batch, used, work, peak)
     return value

@@ -62,7 +62,7 @@ def new_table(n: int, dim: int) -> Table:
     return Table(np.zeros((n, dim)), np.zeros(n, np.int64), np.zeros(n, np.int64))
 
 
-@njit()
+@njit(borrows=True)
 def make_rate(gamma: float, coverage: float) -> Rate:
     log_rest = _LOG_OF_NOTHING
     if gamma < 1.0:
@@ -70,23 +70,24 @@ def make_rate(gamma: float, coverage: float) -> Rate:
     return Rate(gamma, math.log(gamma), log_rest, coverage, math.log(coverage))
 
 
-@njit()
+@njit(borrows=True)
 def rate_of_step(update: TableUpdate, clock: int, present: float) -> Rate:
     """Return the rate of step ``clock``, counted from 1, of a batch with ``present`` outer rows."""
-    gamma = update.gamma[min(clock, len(update.gamma)) - 1]
-    return make_rate(gamma, update.n_outer / max(present, 1.0))
+    gammas = update.gamma
+    gamma = gammas[(clock if clock < len(gammas) else len(gammas)) - 1]
+    return make_rate(gamma, update.n_outer / (present if present > 1.0 else 1.0))
 
 
-@njit()
+@njit(borrows=True)
 def rate_of_row(update: TableUpdate, rate: Rate, table: Table, row: int) -> Rate:
     """Return the rate of a row that is about to be visited."""
     if update.exponent > 0.0:
-        gamma = max((table.visits[row] + 1.0) ** -update.exponent, update.floor)
-        return make_rate(gamma, rate.coverage)
+        gamma = (table.visits[row] + 1.0) ** -update.exponent
+        return make_rate(gamma if gamma > update.floor else update.floor, rate.coverage)
     return rate
 
 
-@njit()
+@njit(borrows=True)
 def step_row(rule: int, log: bool, rate: Rate, old: float, estimate: float, age: int) -> tuple[float, float]:
     """Return the new value of a row, and the one to differentiate f at.
 
@@ -110,12 +111,14 @@ def step_row(rule: int, log: bool, rate: Rate, old: float, estimate: float, age:
     elif rate.gamma >= 1.0:
         new = estimate
     else:
-        first, second = old + rate.log_rest, estimate + rate.log
-        new = max(first, second)
+        new, less = old + rate.log_rest, estimate + rate.log
+        if less > new:
+            new, less = less, new
         if new > -math.inf:
-            new += math.log1p(math.exp(min(first, second) - new))
+            new += math.log1p(math.exp(less - new))
     if rule < _SOX:
         return new, new
     if not log:
         return new, old
-    return new, max(old, estimate + (rate.log if rule == _SOX else _LOG_OF_LEAST))
+    least = estimate + (rate.log if rule == _SOX else _LOG_OF_LEAST)
+    return new, least if least > old else old

@@ -89,82 +89,88 @@ def new_stream(first: Array, second: Array, seed: int) -> Stream:
     )
 
 
-@njit()
-def draw(state: Array, bound: int) -> int:
+@njit(borrows=True)
+def draw(state: Array, bound: int) -> np.int64:
     """Return a random integer below ``bound`` (splitmix64)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))
-    return int(np.float64(z >> np.uint64(11)) * (1.0 / 9007199254740992.0) * bound)
+    return np.int64(np.float64(z >> np.uint64(11)) * (1.0 / 9007199254740992.0) * bound)
 
 
-@njit()
-def _advance(stream: Stream, order: Array, which: int, count: int) -> int:
+@njit(borrows=True)
+def _advance(order: Array, state: Array, cursor: int, count: int) -> int:
     """Return where the next ``count`` visits begin in ``order``; a new pass begins where too few are left."""
-    if stream.cursor[which] + count > len(order):
-        for i in range(len(order) - 1, 0, -1):
-            j = draw(stream.state, i + 1)
-            order[i], order[j] = order[j], order[i]
-        stream.cursor[which] = 0
-    stream.cursor[which] += count
-    return stream.cursor[which] - count
+    if cursor + count <= len(order):
+        return cursor
+    for i in range(len(order) - 1, 0, -1):
+        j = draw(state, i + 1)
+        order[i], order[j] = order[j], order[i]
+    return 0
 
 
-@njit()
+@njit(borrows=True)
 def fill_from_classes(sampler: ClassSampler, stream: Stream, batch: PairBatch) -> int:
     """Draw a batch, and return how many of its positions are used."""
-    m, k = min(sampler.outer, len(stream.order)), min(sampler.inner, len(stream.other_order))
-    begin = _advance(stream, stream.order, 0, m)
-    other_begin = _advance(stream, stream.other_order, 1, k)
-    size, counted, kind = m + k, 0.0, sampler.kind
+    (order, other_order, cursor, state), (rows, scale, keys, lo, hi, weight) = stream, batch
+    kind, share, gain, key, m, k = sampler.kind, sampler.share, sampler.gain, sampler.key, sampler.outer, sampler.inner
+    m, k = m if m < len(order) else len(order), k if k < len(other_order) else len(other_order)
+    begin = _advance(order, state, cursor[0], m)
+    other_begin = _advance(other_order, state, cursor[1], k)
+    cursor[0], cursor[1] = begin + m, other_begin + k
+    size, counted = m + k, 0.0
     for i in range(size):
-        row = stream.order[begin + i] if i < m else stream.other_order[other_begin + i - m]
-        batch.rows[i], batch.key[i] = row, sampler.key[row]
-        batch.scale[i] = sampler.gain[row] if i < m else 0.0
-        counted += 1.0 if batch.scale[i] > 0.0 else 0.0
-        batch.lo[i], batch.hi[i] = (m if kind == PUSH else 0), size
+        row = order[begin + i] if i < m else other_order[other_begin + i - m]
+        rows[i], keys[i], lo[i], hi[i] = row, key[row], (m if kind == PUSH else 0), size
+        scale[i] = gain[row] if i < m else 0.0
+        counted += 1.0 if scale[i] > 0.0 else 0.0
         if kind == PRECISION:
-            batch.weight[0, i] = sampler.share[0] / m if i < m else 0.0
-            batch.weight[1, i] = sampler.share[0] / m if i < m else sampler.share[1] / k
+            weight[0, i] = share[0] / m if i < m else 0.0
+            weight[1, i] = share[0] / m if i < m else share[1] / k
         else:
-            batch.weight[0, i] = 1.0 / k if kind == PUSH else 1.0 / m
-    for i in range(m):
-        batch.scale[i] /= max(counted, 1.0)
+            weight[0, i] = 1.0 / k if kind == PUSH else 1.0 / m
+    if counted > 0.0:
+        for i in range(m):
+            scale[i] /= counted
     return size
 
 
-@njit()
+@njit(borrows=True)
 def fill_from_lists(sampler: ListSampler, stream: Stream, batch: PairBatch) -> int:
     """Draw a batch, and return how many of its positions are used."""
-    used, total, lists = 0, 0.0, min(sampler.outer, len(stream.order))
-    begin = _advance(stream, stream.order, 0, lists)
-    for which in stream.order[begin : begin + lists]:
-        start, length = sampler.starts[which], sampler.starts[which + 1] - sampler.starts[which]
-        taken, relevant, found = min(length, sampler.inner), sampler.relevant_in[which], 0
-        for i in range(taken):
+    (order, _, cursor, state), (rows, scale, keys, lo, hi, weight) = stream, batch
+    by_item, lists, most, gain, key, starts, members, is_relevant, relevant_in = sampler
+    lists = lists if lists < len(order) else len(order)
+    begin, used, total = _advance(order, state, cursor[0], lists), 0, 0.0
+    cursor[0] = begin + lists
+    for place in range(begin, begin + lists):
+        which = order[place]
+        start, length, relevant, found = starts[which], starts[which + 1] - starts[which], relevant_in[which], 0
+        taken = length if length < most else most
+        for i in range(start, start + taken):
             # A list that is longer is shuffled as far as it is used.
             if length > taken:
-                j, i_ = start + i + draw(stream.state, length - i), start + i
-                sampler.members[i_], sampler.members[j] = sampler.members[j], sampler.members[i_]
-            batch.rows[used + i] = sampler.members[start + i]
-            found += sampler.relevant[sampler.members[start + i]]
-        each = (length - relevant) / max(taken - found, 1)
+                j = i + draw(state, length - (i - start))
+                members[i], members[j] = members[j], members[i]
+            rows[used + i - start] = members[i]
+            found += 1 if is_relevant[members[i]] else 0
+        each = (length - relevant) / (taken - found if taken > found else 1)
         # Relevant items alone stand for the irrelevant ones too; to the latter the former do not matter, or have no f.
-        each_relevant = (relevant if found < taken else length) / max(found, 1)
+        each_relevant = (relevant if found < taken else length) / (found if found > 0 else 1)
         for i in range(used, used + taken):
-            row = batch.rows[i]
-            batch.key[i], batch.lo[i], batch.hi[i] = sampler.key[row], used, used + taken
-            batch.weight[0, i] = each_relevant if sampler.relevant[row] else each
-            batch.scale[i] = sampler.gain[row]
-            if sampler.by_item:
-                stratum = relevant / found if sampler.relevant[row] else each
-                batch.scale[i] *= stratum * taken / length
-                total += batch.scale[i]
-        if not sampler.by_item and relevant > 0:
+            row = rows[i]
+            keys[i], lo[i], hi[i], scale[i] = key[row], used, used + taken, gain[row]
+            weight[0, i] = each_relevant if is_relevant[row] else each
+            if by_item:
+                stratum = relevant / found if is_relevant[row] else each
+                scale[i] *= stratum * taken / length
+                total += scale[i]
+        if not by_item and relevant > 0:
             total += found / relevant
         used += taken
-    for i in range(used):
-        batch.scale[i] /= total if total > 0.0 else 1.0
+    if total > 0.0:
+        for i in range(used):
+            scale[i] /= total
     return used
