@@ -61,7 +61,7 @@ def objects_of(module: Module) -> Iterator[Object]:
         waiting += [member for member in found.members.values() if isinstance(member, Object)]
 
 
-def public_names(package: Module) -> dict[str, str]:
+def public_places(package: Module) -> dict[str, str]:
     """Return the path in the documentation of every public object, by the path where it is defined."""
     modules = [found for found in objects_of(package) if isinstance(found, Module) and found.exports]
     places = {}
@@ -107,7 +107,7 @@ class Docstrings(Extension):
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         """Rewrite them."""
-        places, shared = public_names(pkg), shared_parts(pkg)
+        places, shared = public_places(pkg), shared_parts(pkg)
         everywhere = short_names(pkg, places)
         for found in objects_of(pkg):
             if found.docstring:

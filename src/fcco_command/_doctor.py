@@ -59,13 +59,21 @@ def run(arguments: argparse.Namespace) -> str:
 def examine() -> Iterator[Finding]:
     """Yield everything that is worth knowing about this installation."""
     yield Finding("fcco", "version", _version("fcco") or "not installed, run from its sources")
-    yield Finding("fcco", "location", str(Path(find_spec("fcco").origin).parent))  # type: ignore[union-attr, arg-type]
+    yield Finding("fcco", "location", str(_folder()))
     yield Finding("python", "version", f"{platform.python_version()} ({sys.executable})")
     yield Finding("python", "platform", f"{platform.platform()}, {os.cpu_count()} cores")
     yield from _core()
     yield from _extras()
     yield from _caches()
     yield from _data()
+
+
+def _folder() -> Path:
+    """Return the folder of the library, which is not imported for that: PyTorch may be what is broken."""
+    found = find_spec("fcco")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
 
 
 def _core() -> Iterator[Finding]:
@@ -124,7 +132,7 @@ def _packages_of(extra: str) -> Iterator[str]:
 
 def _caches() -> Iterator[Finding]:
     if find_spec("numba") is not None:
-        folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(find_spec("fcco").origin).parent / "compiled")  # type: ignore[union-attr, arg-type]
+        folder = Path(os.environ.get("NUMBA_CACHE_DIR") or _folder() / "compiled")
         kept = [*folder.rglob("*.nbc")]
         size = sum(path.stat().st_size for path in kept) / 1e6
         advice = "" if _writable(folder) else "cannot be written: every process compiles again; set NUMBA_CACHE_DIR"
