@@ -107,7 +107,7 @@ def test_no_table_is_right_where_none_is_ahead_by_a_tenth():
 
 def test_a_short_study_draws_its_figures_and_writes_its_numbers(tmp_path):
     page = answer(["batch", "own_term", "advice"], tmp_path, tmp_path / "cache.jsonl", quick=True)
-    assert {path.name for path in tmp_path.glob("*.png")} == {"batch.png", "own_term.png"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"batch.svg", "own_term.svg"}
     assert "| in-batch |" in page
     assert "Right: " in page
     # Nothing is done twice.

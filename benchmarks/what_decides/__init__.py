@@ -10,7 +10,7 @@ steps are compiled (:mod:`what_decides._compiled`). Every variant has a learning
 grid (:mod:`harness.search`); the published numbers were measured with an earlier search, a walk. At last
 :func:`fcco.diagnostics.advise` is asked in twelve situations, and held against what the runs showed.
 
-It writes docs/figures/what_decides/*.png, and figures.md there with the same numbers as tables. Finished work is kept
+It writes docs/figures/what_decides/*.svg, and figures.md there with the same numbers as tables. Finished work is kept
 in build/what_decides/cache.jsonl and not done again, unless the code that it leads to changed. It takes a few minutes
 of one core. Without FCCO_DATA it runs on what ships with scikit-learn.
 """

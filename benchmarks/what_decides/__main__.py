@@ -53,7 +53,7 @@ def answer(chosen: list[str], folder: Path, cache: Path | None, *, quick: bool =
             lines = [line for panel in panels for line in QUESTIONS[name].lines(panel)]
             cells = [cell for line in lines for cell in line.cells]
             known |= measure(panels, cells, cache=cache, quick=quick, progress=sys.stderr)
-            draw(QUESTIONS[name], panels, known, folder / f"{name}.png")
+            draw(QUESTIONS[name], panels, known, folder / f"{name}.svg")
             page.append(tables(QUESTIONS[name], panels, known))
     return "\n".join(page)
 

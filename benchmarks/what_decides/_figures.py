@@ -26,7 +26,7 @@ def draw(question: Question, problems: Sequence[Problem], outcomes: Outcomes, pa
         _name_ticks(ax, lines[0], question)
         ax.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, columnspacing=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save(figure, path, dpi=90)
+    save(figure, path)
 
 
 def _draw_line(ax: Any, line: Line, found: list[Outcome], k: int) -> None:

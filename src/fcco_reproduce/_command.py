@@ -67,7 +67,7 @@ study's folder, fcco_reproduce/STUDY; a changed copy, or a file with name = "...
 def define(parser: argparse.ArgumentParser) -> None:
     """Give the parser of the command its description, and each study a parser of its own."""
     parser.description = (
-        "Run the experiments of a study; write a CSV table and a PNG figure of each, and one HTML page.\n"
+        "Run the experiments of a study; write a CSV table and an SVG figure of each, and one HTML page.\n"
         "fcco reproduce STUDY --help says what a study measures, and which options there are."
     )
     parser.epilog = EXAMPLES
@@ -149,9 +149,9 @@ def run(arguments: argparse.Namespace) -> str:
         folder = arguments.docs.with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
         for experiment in experiments:
-            for ending in ("csv", "png", "json"):
+            for ending in ("csv", "svg", "json"):
                 shutil.copy(out / f"{experiment.stem}.{ending}", folder)
-        arguments.docs.write_text(as_page(study, scale, experiments, findings, folder.name), encoding="utf-8")
+        arguments.docs.write_text(as_page(study, scale, experiments, findings, folder), encoding="utf-8")
     return f"{as_report(experiments, findings)}\n\nreport: {page}"
 
 

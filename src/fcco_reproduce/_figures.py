@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from io import BytesIO
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,45 @@ def finish(ax: Any, x: str, y: str, title: str = "", *, log: str = "") -> None:
         ax.legend(fontsize=7, frameon=False)
 
 
-def save(figure: Any, path: Path, dpi: int = 100) -> None:
-    """Write a PNG file with a palette and no metadata, so that it is small and equal figures give equal files."""
-    image = import_extra("PIL.Image", "a figure")
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=dpi)
-    image.open(drawn).convert("RGB").quantize(256).save(path, optimize=True)
+def describe(figure: Any) -> str:
+    """Return what a figure shows, for readers who do not see it: what is drawn by what in each panel, and the lines.
+
+    Examples
+    --------
+    >>> figure, (ax,) = new_figure()
+    >>> _ = ax.plot([1, 2], [3, 1], label="SOX")
+    >>> finish(ax, "iterations", "test loss", "usps", log="y")
+    >>> describe(figure)
+    'Chart of test loss (log scale) by iterations. usps: SOX.'
+    """
+    panels: dict[str, list[str]] = {}
+    y, before = "", ""
+    for ax in figure.axes:
+        # Panels in a row share the label of the first of them, and often the lines.
+        y = _quantity(ax.get_ylabel(), ax.get_yscale()) or y
+        names = "; ".join(dict.fromkeys(ax.get_legend_handles_labels()[1]))
+        lines = "the same lines" if names and names == before else names
+        x = _quantity(ax.get_xlabel(), ax.get_xscale())
+        shown = panels.setdefault(" by ".join(filter(None, (y, x))), [])
+        shown.append(": ".join(filter(None, (ax.get_title(), lines))))
+        before = names
+    return " ".join(f"Chart of {'. '.join(filter(None, (what, *shown)))}." for what, shown in panels.items())
+
+
+def _quantity(label: str, scale: str) -> str:
+    return f"{label} (log scale)" if label and scale == "log" else label
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write an SVG file with its description as the title, without a date: equal figures give equal files."""
+    matplotlib = import_extra("matplotlib", "a figure")
+    # Verdana is as wide as the font that the layout is made for.
+    fonts = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"]}
+    with matplotlib.rc_context({"svg.hashsalt": "fcco", **fonts}):
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Title": describe(figure)})
+
+
+def description(path: Path) -> str:
+    """Return the title of an SVG file that :func:`save` wrote."""
+    found = re.search(r"<title>(.*?)</title>", path.read_text(encoding="utf-8"), re.DOTALL)
+    return unescape(found[1]) if found else ""

@@ -14,6 +14,7 @@ from string import Template
 from typing import Any
 
 from fcco._extras import import_extra
+from fcco_reproduce._figures import description
 from fcco_reproduce._record import read_records
 from fcco_reproduce._results import as_results
 from fcco_reproduce._stale import stale
@@ -161,7 +162,7 @@ def _study(folder: Path, records: list[Record], *, titled: bool) -> str:
 
 
 def _experiment(folder: Path, record: Record) -> str:
-    picture = folder / f"{record['stem']}.png"
+    picture = folder / f"{record['stem']}.svg"
     parts = [
         f'<section id="{_anchor(folder, record)}">',
         f"<h3>({escape(record['key'])}) {escape(record['claim'])}</h3>",
@@ -171,7 +172,7 @@ def _experiment(folder: Path, record: Record) -> str:
     if picture.exists():
         data = base64.b64encode(picture.read_bytes()).decode()
         parts.append(
-            f'<figure><img src="data:image/png;base64,{data}" alt="Figure: {escape(record["claim"])}"></figure>'
+            f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{escape(description(picture))}"></figure>'
         )
     parts += [_table(record["rows"]), "<details><summary>How it was run</summary>", _paragraphs(record["method"])]
     return "\n".join([*parts, "</details>", "</section>"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from fcco_reproduce._config import Settings, at_scale, read
-from fcco_reproduce._figures import save
+from fcco_reproduce._figures import description, save
 from fcco_reproduce._runner import Job, is_stored, run_jobs, sources
 from fcco_reproduce._tables import Row, as_markdown, as_text, escaped, write_csv
 
@@ -189,7 +190,7 @@ def run_study(
     stored: Path | None = None,
     run: bool = True,
 ) -> list[Finding]:
-    """Run experiments and write ``cache.jsonl``, and a CSV and a PNG file of each, to ``out``.
+    """Run experiments and write ``cache.jsonl``, and a CSV and an SVG file of each, to ``out``.
 
     With ``stored``, that file stands in the place of ``cache.jsonl``, and its results count whatever code made them.
     With ``run=False`` no job runs: experiments are judged by what is stored, and one that lacks a result has
@@ -222,7 +223,7 @@ def run_study(
         findings.append(replace(finding, holds=None) if scale.quick or lacking else finding)
         write_csv(findings[-1].rows, out / f"{experiment.stem}.csv")
         if figures:
-            save(experiment.draw(results), out / f"{experiment.stem}.png")
+            save(experiment.draw(results), out / f"{experiment.stem}.svg")
     return findings
 
 
@@ -264,9 +265,9 @@ def as_report(experiments: Sequence[Experiment], findings: Sequence[Finding]) ->
 
 
 def as_page(
-    study: Study, scale: Scale, experiments: Sequence[Experiment], findings: Sequence[Finding], folder: str
+    study: Study, scale: Scale, experiments: Sequence[Experiment], findings: Sequence[Finding], folder: Path
 ) -> str:
-    """Return the Markdown page; ``folder`` holds its figures and CSV files, relative to the page."""
+    """Return the Markdown page; ``folder``, which is beside the page, holds its figures and CSV files."""
     parts = [f"# {study.title}", study.introduction.replace("{seeds}", str(scale.seeds))]
     if scale.quick:
         parts.append("This is the quick form, which shows that everything works. It is no evidence.")
@@ -274,9 +275,14 @@ def as_page(
         parts += [
             f"## ({experiment.key}) {experiment.claim}",
             escaped(experiment.method),
-            f"![{experiment.claim}]({folder}/{experiment.stem}.png)",
+            f"![{_alternative(folder / f'{experiment.stem}.svg')}]({folder.name}/{experiment.stem}.svg)",
             as_markdown(finding.rows),
             f"**{answer(finding.holds).capitalize()}.** {escaped(finding.verdict)} "
-            f"([CSV]({folder}/{experiment.stem}.csv))",
+            f"([CSV]({folder.name}/{experiment.stem}.csv))",
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def _alternative(figure: Path) -> str:
+    """Return the description of a figure, as the text of an image in Markdown."""
+    return re.sub(r"([\\\[\]*_`<])", r"\\\1", description(figure))

@@ -382,5 +382,5 @@ def test_files_and_page(found, tmp_path, capsys):
     with (tmp_path / "ap" / "iv-methods.csv").open() as file:
         assert {row["data"] for row in csv.DictReader(file)} == {"made"}
     for stem in ("i-split", "ii-batch", "iii-gamma", "iv-methods"):
-        assert f"(ap/{stem}.png)" in page.read_text()
-        assert (tmp_path / "ap" / f"{stem}.png").stat().st_size > 5_000
+        assert f"(ap/{stem}.svg)" in page.read_text()
+        assert (tmp_path / "ap" / f"{stem}.svg").stat().st_size > 5_000

@@ -98,7 +98,7 @@ def test_a_page_of_docs(tmp_path, squares):
         "# Squares & roots\n\nWith 2 seeds, by\n\n    fcco reproduce squares\n\nwhere f(w*) {is} w*."
     )
     assert {path.name for path in (tmp_path / "page").iterdir()} == {
-        f"{name}.{ending}" for name in ("i-small", "ii-odd") for ending in ("csv", "json", "png")
+        f"{name}.{ending}" for name in ("i-small", "ii-odd") for ending in ("csv", "json", "svg")
     }
 
 

@@ -64,6 +64,22 @@ def test_log_axes(log):
     assert (ax.get_xscale() == "log", ax.get_yscale() == "log") == ("x" in log, "y" in log)
 
 
+def two_panels():
+    figure, axes = figures.new_figure(2)
+    for ax in axes:
+        ax.plot([1, 2], [3, 1], label="a < b & c")
+        figures.finish(ax, "steps", "loss" if ax is axes[0] else "", "with *stars*", log="y")
+    return figure
+
+
+def test_a_file_says_what_it_shows_and_is_the_same_each_time(tmp_path):
+    expected = "Chart of loss (log scale) by steps. with *stars*: a < b & c. with *stars*: the same lines."
+    for name in ("one.svg", "two.svg"):
+        figures.save(two_panels(), tmp_path / name)
+        assert figures.description(tmp_path / name) == expected
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
 def test_methods_that_meet_in_a_figure_look_different():
     for together in ((*FOUR, "SCGD", "NASA"), (*FIVE, "in-batch AP", "cross entropy", "library's default")):
         assert len({figures.style(method)["color"] for method in together}) == len(together)

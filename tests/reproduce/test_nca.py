@@ -239,5 +239,5 @@ def test_files_and_page(found, tmp_path, capsys):
     with (tmp_path / "nca" / "i-usps.csv").open() as file:
         assert {row["data"] for row in csv.DictReader(file)} == {"digits"}
     for stem in ("i-usps", "ii-mnist", "iii-sensorless"):
-        assert f"(nca/{stem}.png)" in page.read_text()
-        assert (tmp_path / "nca" / f"{stem}.png").stat().st_size > 5_000
+        assert f"(nca/{stem}.svg)" in page.read_text()
+        assert (tmp_path / "nca" / f"{stem}.svg").stat().st_size > 5_000

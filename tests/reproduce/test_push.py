@@ -270,7 +270,7 @@ def test_every_experiment_has_a_table_and_a_figure(found):
     for experiment in STUDY.experiments("quick"):
         with (found[1] / f"{experiment.stem}.csv").open() as file:
             assert len(list(csv.DictReader(file))) == len(found[0][experiment.key].rows)
-        assert (found[1] / f"{experiment.stem}.png").read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in (found[1] / f"{experiment.stem}.svg").read_text()
 
 
 def test_the_command(tmp_path, capsys):
@@ -279,7 +279,7 @@ def test_the_command(tmp_path, capsys):
     assert "(iii) SOX needs fewer iterations as B grows: not judged" in capsys.readouterr().out
     page = (tmp_path / "push.md").read_text()
     assert page.startswith("# p-norm push")
-    assert "](push/iii-batch.png)" in page
+    assert "](push/iii-batch.svg)" in page
 
 
 def row(block, method, loss, **other):

@@ -137,7 +137,7 @@ def goes_on(command, cache, capsys):
     assert cache.read_text().splitlines()[: len(kept)] == kept
     progress = [line for line in capsys.readouterr().err.splitlines() if " jobs, " in line]
     assert 0 < len(progress) == len(Cache(cache).results) - len(kept)
-    assert {path.suffix for path in cache.parent.glob("iii-*")} == {".csv", ".png", ".json"}
+    assert {path.suffix for path in cache.parent.glob("iii-*")} == {".csv", ".svg", ".json"}
 
 
 def test_a_killed_study_goes_on_where_it_was(tmp_path, capsys):

@@ -70,9 +70,9 @@ def test_every_experiment_has_a_table_and_a_figure(found):
     for experiment in STUDY.experiments("quick"):
         with (found[1] / f"{experiment.stem}.csv").open() as file:
             assert len(list(csv.DictReader(file))) == len(found[0][experiment.key].rows)
-        picture = (found[1] / f"{experiment.stem}.png").read_bytes()
-        assert picture.startswith(b"\x89PNG")
-        assert len(picture) < 100_000
+        picture = (found[1] / f"{experiment.stem}.svg").read_text()
+        assert "</svg>" in picture
+        assert len(picture) < 200_000
 
 
 def test_the_command(tmp_path, capsys):
@@ -87,8 +87,9 @@ def test_the_command(tmp_path, capsys):
     assert "2/2 jobs" in first.err
     assert second.err == ""
     page = (tmp_path / "page.md").read_text()
-    assert "![Lemma 2: the tracking error obeys its recursion](page/v-tracking.png)" in page
-    assert (tmp_path / "page" / "v-tracking.png").exists()
+    assert "![Chart of Ξ at t + 1 (lines), its bound (dots) (log scale) by t. Lemma 2, one step ahead: gamma" in page
+    assert "](page/v-tracking.svg)" in page
+    assert (tmp_path / "page" / "v-tracking.svg").exists()
     assert (tmp_path / "page" / "v-tracking.csv").exists()
     assert main([*options, "--fresh"]) == 0
     assert "2/2 jobs" in capsys.readouterr().err

@@ -204,7 +204,7 @@ def _draw_tests(ax: Any, shown: dict[str, list[Result]], data: str) -> None:
         ax.text(np.mean(values), k + 0.34, f"{np.mean(values):.3f}", ha="center", va="bottom", fontsize=7)
     ax.set_yticks(range(len(shown)), list(shown), fontsize=8)
     ax.set_ylim(-0.6, len(shown) - 0.2)
-    finish(ax, "test AP", "", f"{data}, at the least validation loss")
+    finish(ax, "test AP", "method", f"{data}, at the least validation loss")
 
 
 def experiment(settings: Settings) -> Experiment:

@@ -155,10 +155,10 @@ def draw(results: list[Any]) -> Any:
     finish(left, "length T_k of the stage", "excess", "SOX-boost", log="xy")
     left.set_xticks(quick["steps"], [f"{steps:,}" for steps in quick["steps"]], fontsize=7)
     left.minorticks_off()
-    band(right, slow["steps"], np.array(slow["distances"]).T, "$|w_t - w^*|^2$", 0, above_zero=True)
+    band(right, slow["steps"], np.array(slow["distances"]).T, "|w_t - w*|²", 0, above_zero=True)
     band(right, slow["steps"], np.array(slow["excess"]).T, "excess of the average", 1, above_zero=True)
     slope(right, slow["steps"], 2 * float(np.mean(slow["distances"][0])), -1, "predicted, 1 / t")
-    finish(right, "t", "", "Theorem 7's schedule", log="xy")
+    finish(right, "t", "error", "Theorem 7's schedule", log="xy")
     return figure
 
 

@@ -81,7 +81,7 @@ def draw(results: list[Any]) -> Any:
         )
         ax.fill_between(x, shares.amin(dim=1), shares.amax(dim=1), color=style(k)["color"], alpha=0.2, linewidth=0)
     ax.axhline(1.0, color="0.4", linestyle=":", label="promised at the end")
-    finish(ax, "step / T of the theorem", "averaged $|\\nabla F|^2 / \\epsilon^2$", "Theorem 3 as it stands", log="xy")
+    finish(ax, "step / T of the theorem", "averaged |∇F|² / ε²", "Theorem 3 as it stands", log="xy")
     return figure
 
 

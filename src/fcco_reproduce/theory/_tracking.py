@@ -92,10 +92,10 @@ def draw(results: list[Any]) -> Any:
         left.plot(steps, sides["left"], color=COLOURS[k], label=f"gamma = {result['gamma']}, lr = {result['lr']}")
         left.plot(steps, sides["right"], color=COLOURS[k], linestyle=":", linewidth=1.6)
         right.plot(steps, sides["left"] / sides["right"], **style(k, marker=False))
-    finish(left, "t", "$\\Xi_{t+1}$ (lines), its bound (dots)", "Lemma 2, one step ahead", log="y")
+    finish(left, "t", "Ξ at t + 1 (lines), its bound (dots)", "Lemma 2, one step ahead", log="y")
     left.set_ylim(bottom=left.get_ylim()[0] / 10)
     right.axhline(1.0, color="0.4", linestyle=":")
-    finish(right, "t", "left side / right side")
+    finish(right, "t", "left side / right side", "the same, as a ratio")
     return figure
 
 
