@@ -20,6 +20,7 @@ from typing import Any
 
 import cox
 import nca
+import numba
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
@@ -91,20 +92,31 @@ def push_speed(quick: bool) -> None:
     print(f"  fit {ours:.3f} s ({ours / steps * 1e6:.1f} µs a step), PyTorch {theirs:.3f} s, ratio {1 / ratio:.0f}")
 
 
+@numba.njit
+def gather(x: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    for t in range(len(rows)):
+        for i in range(len(out)):
+            for k in range(x.shape[1]):
+                out[i, k] = x[rows[t, i], k]
+
+
 def step_growth(quick: bool) -> None:
-    """Time of a step, alone, while n grows; the rows are drawn from all of n, so that caches come to miss them."""
-    print("p-norm push, 22 features, SOX, 32 + 32: a step by n")
+    """Time of a step while n grows, beside that of only copying as many random rows, which caches come to miss."""
+    print("p-norm push, 22 features, SOX, 32 + 32: a step by n, and a copy of 64 random rows")
     sizes = (1000, 10_000) if quick else (1000, 10_000, 100_000, 1_000_000)
-    steps, first = 1000 if quick else 5000, 0.0
+    steps, first = 1000 if quick else 5000, None
     for n in sizes:
         x, y = imbalanced(n, dtype=np.float32)
         plan = PNormPushClassifier(P, method="sox", gamma=GAMMA)._task(x, y == 1).plan
         state, rates = new_state(np.zeros(x.shape[1]), n, 1, plan.first, plan.second, 0), np.full(steps, LR)
+        rows, out = np.random.default_rng(0).integers(n, size=(steps, 2 * BATCH)), np.empty((2 * BATCH, x.shape[1]))
         arguments = (x, plan.objective, plan.update, plan.sampler, state, rates)
-        seconds = [seconds_of(partial(train_linear, *arguments, beta=BETA, alpha=ALPHA)) / steps for _ in range(8)]
-        first = first or min(seconds[1:])
+        calls = partial(train_linear, *arguments, beta=BETA, alpha=ALPHA), partial(gather, x, rows, out)
+        step, copy = (min([seconds_of(call) / steps * 1e6 for _ in range(8)][1:]) for call in calls)
+        first = first or (step, copy)
         print(
-            f"  n = {n:>9,}  {min(seconds[1:]) * 1e6:6.1f} µs, {min(seconds[1:]) / first:.2f} times that of n = 1,000"
+            f"  n = {n:>9,}  step {step:5.1f} µs, {step / first[0]:.2f} times that of n = 1,000"
+            f"   copy {copy:5.2f} µs, {copy / first[1]:.2f} times"
         )
 
 

@@ -20,14 +20,15 @@ class ClassSampler(NamedTuple):
     - PRECISION: the rivals are all. The first sum is over the first class, and the second sum over both.
     - WHOLE: there is one class, each of whose rows is a rival of each.
 
-    Batches are smaller where there are fewer rows.
+    Batches are smaller where there are fewer rows. ``gain`` and ``key`` have one entry each if all rows share it: with
+    an entry for each row, every visit would miss the caches twice more.
     """
 
     kind: int
     outer: int
     inner: int
-    gain: Array  # [n]: how much f of a row counts; 0 for a row that is never an outer one
-    key: Array  # [n]: rivals have a key at least as large
+    gain: Array  # [n] or [1]: how much f of a row counts; 0 for a row that is never an outer one
+    key: Array  # [n] or [1]: rivals have a key at least as large
     share: Array  # [2]: of each class in the population
 
     @property
@@ -123,8 +124,9 @@ def fill_from_classes(sampler: ClassSampler, stream: Stream, batch: PairBatch) -
     size, counted = m + k, 0.0
     for i in range(size):
         row = order[begin + i] if i < m else other_order[other_begin + i - m]
-        rows[i], keys[i], lo[i], hi[i] = row, key[row], (m if kind == PUSH else 0), size
-        scale[i] = gain[row] if i < m else 0.0
+        own = row if len(key) > 1 else 0
+        rows[i], keys[i], lo[i], hi[i] = row, key[own], (m if kind == PUSH else 0), size
+        scale[i] = gain[own] if i < m else 0.0
         counted += 1.0 if scale[i] > 0.0 else 0.0
         if kind == PRECISION:
             weight[0, i] = share[0] / m if i < m else 0.0

@@ -111,7 +111,7 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         return StepPlan(
             objective=Objective(SURROGATES[self.surrogate], float(self.margin), sign, OUTERS[outer], power, own_shift),
             update=self._update(sizes[0]),
-            sampler=ClassSampler(kind, *batch, np.ones(n), np.zeros(n), np.array(sizes) / n),
+            sampler=ClassSampler(kind, *batch, np.ones(1), np.zeros(1), np.array(sizes) / n),
             first=first,
             second=second,
             count=math.ceil(max(sizes[0] / batch[0], sizes[1] / batch[1])),
