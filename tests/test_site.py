@@ -144,6 +144,24 @@ def test_tables_that_compare_get_a_chart():
     )
 
 
+METHODS = """![The curves.](curves.svg)
+
+| block | method | lr | test loss | std | paper |
+|---|---|---|---|---|---|
+| as published | SOX | 1 | 0.91 | 0.01 | 0.92 |
+| tuned alike | BSGD | 1 | nan | nan |  |
+| tuned alike | SOX | 1 | 0.89 | 0.02 |  |
+"""
+
+
+def test_tables_of_methods_get_a_chart():
+    page = importlib.import_module("directives").with_charts(METHODS)
+    words = "SOX: fcco 0.91, the paper 0.92 (as published); SOX: fcco 0.89 (tuned alike)"
+    assert f'aria-label="Dot plot. test loss. {words}"' in page
+    assert page.startswith("![The curves.](curves.svg)\n\n<figure")
+    assert page.index("<details") < page.index("| tuned alike | BSGD |") < page.index("</details>")
+
+
 def test_terms_are_explained_in_words():
     terms = importlib.import_module("terms")
     found = terms.definitions()

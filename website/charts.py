@@ -29,6 +29,32 @@ def compares(head: list[str]) -> bool:
     return "ours" in head and any(name in head for name in COMPARED)
 
 
+def measured(head: list[str]) -> int | None:
+    """Return which column of a table with a row for each method has a value, next to its deviation; None if none."""
+    if "method" not in head:
+        return None
+    return next((k for k, name in enumerate(head[:-1]) if head[k + 1] in ("std", "+-", f"{name} std")), None)
+
+
+def method_plot(table: Table) -> str:
+    """Return a figure of a table with a row for each method: the value that has a deviation, and the paper's."""
+    k = measured(table.head)
+    assert k is not None
+    at = {name: place for place, name in enumerate(table.head)}
+    lines = []
+    for row in table.rows:
+        value, spread = number(row[k]), number(row[k + 1])
+        if value:
+            values = [(value[0], spread[0] if spread else 0.0), number(row[at["paper"]]) if "paper" in at else None]
+            lines.append(Line(row[at["method"]], values, _group(row, at)))
+    methods = ["fcco", "the paper"] if any(line.values[1] for line in lines) else []
+    return _plot(methods, lines, f"{table.head[k]}.", [_notes(table, "")[0].replace("standard ", "")])
+
+
+def _group(row: list[str], at: dict[str, int]) -> str:
+    return ", ".join(row[at[name]] for name in ("data", "problem", "block") if name in at)
+
+
 def dot_plot(table: Table, what: str) -> str:
     """Return a figure of a table, either of ours and another's results or of one column for each method.
 
@@ -36,12 +62,16 @@ def dot_plot(table: Table, what: str) -> str:
     """
     pairs = compares(table.head)
     methods, lines = _of_pairs(table) if pairs else _of_columns(table)
+    return _plot(methods, lines, what, _notes(table, what) if pairs else [])
+
+
+def _plot(methods: list[str], lines: list[Line], what: str, notes: list[str]) -> str:
     scale, ticks = _axis([value for line in lines for value in line.values if value])
     height = ROW * len(lines) + 70
     parts = [*_legend(methods), *_grid(scale, ticks, height)]
     for k, line in enumerate(lines):
         parts += _marks(line, 46 + ROW * k, scale)
-    caption = " ".join([what, *_notes(table, what)]) if pairs else what
+    caption = " ".join([what, *notes])
     alt = f"Dot plot. {what} " + "; ".join(_in_words(line, methods) for line in lines)
     return drawing.figure(parts, LEFT + PLOT + RIGHT, height, alt=alt, caption=caption)
 
@@ -141,7 +171,8 @@ def _marks(line: Line, y: float, scale: Callable[[float], float]) -> list[str]:
 
 
 def _in_words(line: Line, methods: list[str]) -> str:
-    values = [f"{name} {value[0]:g}" for name, value in zip(methods, line.values, strict=False) if value]
+    named = zip(methods or [""], line.values, strict=False)
+    values = [f"{name} {value[0]:g}".strip() for name, value in named if value]
     return f"{line.name}: {', '.join(values)}" + (f" ({line.remark})" if line.remark else "")
 
 

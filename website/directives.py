@@ -7,7 +7,8 @@
     <!-- verdicts: BENCHMARKS.md > Summary -->             squares for the columns "better / even / worse"
     <!-- diagram: choose -->                               a drawing of diagrams.py
 
-Tables with results of ours beside others', which benchmarks write, get a dot plot without being asked.
+Tables with results of ours beside others', which benchmarks write, and tables with a row for each method, which studies
+write, get a dot plot without being asked.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ def with_charts(text: str) -> str:
 
     def drawn(found: re.Match[str]) -> str:
         table = as_table(found["table"].splitlines())
-        if not charts.compares(table.head):
-            return found.group(0)
-        title = re.sub(":$", ".", (found["title"] or "").replace("*", ""))
         folded = f'<details markdown="1"><summary>The numbers</summary>\n\n{found["table"]}\n</details>\n'
-        return f"{charts.dot_plot(table, title)}\n\n{folded}"
+        if charts.compares(table.head):
+            title = re.sub(":$", ".", (found["title"] or "").replace("*", ""))
+            return f"{charts.dot_plot(table, title)}\n\n{folded}"
+        if charts.measured(table.head) is not None:
+            return f"{found['title'] or ''}\n\n{charts.method_plot(table)}\n\n{folded}"
+        return found.group(0)
 
     return TABLE.sub(drawn, text)
 

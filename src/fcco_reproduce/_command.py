@@ -13,8 +13,8 @@ from typing import Any
 
 from fcco._extras import package_of
 from fcco_reproduce._record import command_of, write_records
-from fcco_reproduce._report import NAME, write_page
-from fcco_reproduce._study import CHECKPOINTS, Scale, Study, as_page, as_report, run_study
+from fcco_reproduce._report import NAME, write_docs, write_page
+from fcco_reproduce._study import CHECKPOINTS, Scale, Study, as_report, run_study
 
 STUDIES = {
     "quick": "every method on data that ships with scikit-learn, in two minutes",
@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> str:
         for experiment in experiments:
             for ending in ("csv", "svg", "json"):
                 shutil.copy(out / f"{experiment.stem}.{ending}", folder)
-        arguments.docs.write_text(as_page(study, scale, experiments, findings, folder), encoding="utf-8")
+        write_docs([folder], arguments.docs)
     return f"{as_report(experiments, findings)}\n\nreport: {page}"
 
 

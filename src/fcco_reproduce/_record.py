@@ -17,7 +17,7 @@ from typing import Any
 from fcco_reproduce._study import ROMAN, Experiment, Finding, Scale, Study
 
 FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("study.name", "study.title", "study.introduction"), str),
+    **dict.fromkeys(("study.name", "study.title", "study.introduction", "study.making"), str),
     **dict.fromkeys(("stem", "key", "claim", "method", "verdict", "run.command", "run.date"), str),
     "place": int,
     "holds": bool | None,
@@ -99,7 +99,7 @@ def write_records(
     run: dict[str, Any] = {"command": command, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     run |= {"seeds": scale.seeds, "scale": scale.name, "quick": scale.quick, "device": scale.device}
     run |= {"environment": environment()}
-    about = {"name": study.name, "title": study.title, "introduction": study.introduction}
+    about = {key: getattr(study, key) for key in ("name", "title", "introduction", "making")}
     for experiment, finding in zip(experiments, findings, strict=True):
         record = {
             "study": about,

@@ -15,6 +15,7 @@ from typing import Any
 
 from fcco._extras import import_extra
 from fcco_reproduce._figures import description
+from fcco_reproduce._page import as_page, first_sentences
 from fcco_reproduce._record import read_records
 from fcco_reproduce._results import as_results
 from fcco_reproduce._stale import stale
@@ -26,6 +27,7 @@ EXAMPLES = """examples:
   fcco report
   fcco report results/quick results/theory --out both.html
   fcco report docs/ap docs/push docs/nca --results RESULTS.md
+  fcco report docs/nca --docs docs/nca.md
   fcco report docs/* --stale
 """
 Record = dict[str, Any]
@@ -39,6 +41,9 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="PAGE", help="the page (default: report.html in the folder)")
     parser.add_argument(
         "--results", type=Path, metavar="PAGE", help="write the paper's numbers and ours, in Markdown, and no HTML page"
+    )
+    parser.add_argument(
+        "--docs", type=Path, metavar="PAGE", help="write a page in Markdown beside the folder, and no HTML page"
     )
     parser.add_argument("--stale", action="store_true", help="list which results were made by other code than today's")
     parser.set_defaults(run=run)
@@ -64,6 +69,8 @@ def run(arguments: argparse.Namespace) -> str:
             raise ValueError(f"a table in {where} is not complete ({error!r}): run fcco reproduce again") from error
         arguments.results.write_text(text, encoding="utf-8")
         return f"results: {arguments.results}"
+    if arguments.docs is not None:
+        return f"page: {write_docs(folders, arguments.docs)}"
     page = arguments.out or (folders[0] if len(folders) == 1 else Path("results")) / NAME
     return f"report: {write_page(folders, page)}"
 
@@ -83,6 +90,21 @@ def _all_results(parent: Path) -> list[Path]:
     if not found:
         raise ValueError(f"there are no results in {parent}: run fcco reproduce, or name a folder")
     return found
+
+
+def write_docs(folders: Sequence[Path], page: Path) -> Path:
+    """Write the Markdown page of a folder of results, which has to be beside it, and return its path.
+
+    Raises
+    ------
+    ValueError
+        If there are several folders, if the folder is elsewhere, or if it has no results.
+    """
+    if len(folders) != 1 or folders[0].resolve().parent != page.resolve().parent:
+        named = ", ".join(map(str, folders))
+        raise ValueError(f"--docs needs one folder of results, in the folder of the page {page}; got {named}")
+    page.write_text(as_page(read_records(folders[0]), folders[0]), encoding="utf-8")
+    return page
 
 
 def write_page(folders: Sequence[Path], page: Path) -> Path:
@@ -135,29 +157,14 @@ def _findings(groups: Sequence[tuple[Path, list[Record]]]) -> str:
     return '<ul class="findings">\n' + "\n".join(items) + "\n</ul>"
 
 
-def first_sentences(text: str, enough: int = 140) -> str:
-    """Return the first sentences of a text, as many as it takes to reach ``enough`` characters.
-
-    Examples
-    --------
-    >>> first_sentences("Best first. SOX 0.1, BSGD 0.2. That is all.", enough=20)
-    'Best first. SOX 0.1, BSGD 0.2.'
-    """
-    sentences, shown = re.split(r"(?<=[.!?])\s+(?=[A-Z0-9'(])", text.strip()), ""
-    for sentence in sentences:
-        shown = f"{shown} {sentence}".strip()
-        if len(shown) >= enough:
-            break
-    return shown
-
-
 def _study(folder: Path, records: list[Record], *, titled: bool) -> str:
     """Return the section of a study: its introduction, its experiments and its environment, titled or not."""
     study, seeds = records[0]["study"], sorted({record["run"]["seeds"] for record in records})
-    introduction = study["introduction"].replace("{seeds}", " or ".join(map(str, seeds)))
+    making = study["making"].replace("{seeds}", " or ".join(map(str, seeds)))
     heading = [f"<h2>{escape(study['title'])}</h2>"] if titled else []
-    parts = [*heading, _paragraphs(introduction)]
+    parts = [*heading, _paragraphs(study["introduction"])]
     parts += [_experiment(folder, record) for record in records]
+    parts += ["<h3>How this page was made</h3>", _paragraphs(making)]
     return "\n".join([*parts, *_runs(records)])
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from fcco_reproduce._config import Settings, at_scale, read
-from fcco_reproduce._figures import description, save
+from fcco_reproduce._figures import save
 from fcco_reproduce._runner import Job, is_stored, run_jobs, sources
-from fcco_reproduce._tables import Row, as_markdown, as_text, escaped, write_csv
+from fcco_reproduce._tables import Row, as_text, write_csv
 
 CHECKPOINTS = "checkpoints"
 ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
@@ -120,7 +119,9 @@ class Study:
     title : str
         The heading of its page.
     introduction : str
-        The first paragraphs of its page. ``{seeds}`` is replaced by the number of seeds.
+        What it compares: the first paragraph of its page.
+    making : str
+        How its page was made, which is the end of it. ``{seeds}`` is replaced by the number of seeds.
     folder : Path
         The folder of its settings, one TOML file per experiment. Experiments are shown in the order of their keys.
     makers : Mapping[str, Callable[[Settings], Experiment]]
@@ -134,6 +135,7 @@ class Study:
     name: str
     title: str
     introduction: str
+    making: str
     folder: Path
     makers: Mapping[str, Callable[[Settings], Experiment]]
     seeds: int
@@ -262,27 +264,3 @@ def as_report(experiments: Sequence[Experiment], findings: Sequence[Finding]) ->
             "",
         ]
     return "\n".join(parts).rstrip()
-
-
-def as_page(
-    study: Study, scale: Scale, experiments: Sequence[Experiment], findings: Sequence[Finding], folder: Path
-) -> str:
-    """Return the Markdown page; ``folder``, which is beside the page, holds its figures and CSV files."""
-    parts = [f"# {study.title}", study.introduction.replace("{seeds}", str(scale.seeds))]
-    if scale.quick:
-        parts.append("This is the quick form, which shows that everything works. It is no evidence.")
-    for experiment, finding in zip(experiments, findings, strict=True):
-        parts += [
-            f"## ({experiment.key}) {experiment.claim}",
-            escaped(experiment.method),
-            f"![{_alternative(folder / f'{experiment.stem}.svg')}]({folder.name}/{experiment.stem}.svg)",
-            as_markdown(finding.rows),
-            f"**{answer(finding.holds).capitalize()}.** {escaped(finding.verdict)} "
-            f"([CSV]({folder.name}/{experiment.stem}.csv))",
-        ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _alternative(figure: Path) -> str:
-    """Return the description of a figure, as the text of an image in Markdown."""
-    return re.sub(r"([\\\[\]*_`<])", r"\\\1", description(figure))

@@ -378,7 +378,7 @@ def test_every_panel_and_method_is_there(found):
 def test_files_and_page(found, tmp_path, capsys):
     out, page = found[1], tmp_path / "ap.md"
     main(["reproduce", "ap", "--quick", "--seeds", "2", "--workers", "1", "--out", str(out), "--docs", str(page)])
-    assert "test AP, best first" in capsys.readouterr().out
+    assert "has the best test AP" in capsys.readouterr().out
     with (tmp_path / "ap" / "iv-methods.csv").open() as file:
         assert {row["data"] for row in csv.DictReader(file)} == {"made"}
     for stem in ("i-split", "ii-batch", "iii-gamma", "iv-methods"):

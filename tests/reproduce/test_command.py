@@ -94,12 +94,23 @@ def test_a_page_of_docs_that_can_be_none(tmp_path, squares, refused, page):
 def test_a_page_of_docs(tmp_path, squares):
     assert main(reproduce(tmp_path / "out", "--docs", str(tmp_path / "page.md"))) == 0
     page = (tmp_path / "page.md").read_text()
-    assert page.startswith(
-        "# Squares & roots\n\nWith 2 seeds, by\n\n    fcco reproduce squares\n\nwhere f(w*) {is} w*."
+    assert page.startswith("# Squares & roots\n\n**What was compared.** Numbers & their squares.\n\n**What came out.**")
+    assert "- (ii) " in page.split("## (i)")[0]
+    assert page.count("`square(k)` for a few k.") == 1  # the second experiment is run as the first
+    assert page.endswith(
+        "## How this page was made\n\nWith 2 seeds, by\n\n    fcco reproduce squares\n\nwhere f(w*) {is} w*.\n"
     )
     assert {path.name for path in (tmp_path / "page").iterdir()} == {
         f"{name}.{ending}" for name in ("i-small", "ii-odd") for ending in ("csv", "json", "svg")
     }
+    assert main(["report", str(tmp_path / "page"), "--docs", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text() == page
+
+
+def test_a_page_of_docs_elsewhere(tmp_path, squares, refused):
+    assert main(reproduce(tmp_path / "out")) == 0
+    sentence = refused("report", tmp_path / "out", "--docs", tmp_path / "docs" / "page.md")
+    assert "--docs needs one folder of results, in the folder of the page" in sentence
 
 
 def test_a_cache_that_is_no_file(tmp_path, squares, refused):
@@ -205,7 +216,7 @@ class Slow(Study):
         jobs = [Job(work.square, {"number": k, "seconds": 300.0 * k}) for k in range(4)]
         return (Experiment("i", "slow", "", "", lambda scale: jobs, None, None),)
 
-_command.load = lambda name: Slow("slow", "", "", None, {}, 2)
+_command.load = lambda name: Slow("slow", "", "", "", None, {}, 2)
 sys.exit(cli.main(["reproduce", "quick", "--workers", "2", "--out", sys.argv[1]]))
 """
 
@@ -253,6 +264,6 @@ def test_a_worker_that_is_killed(tmp_path, refused, monkeypatch):
         def experiments(self, *_):
             return (Experiment("i", "", "", "", lambda _: [Job(work.die, {"k": k}) for k in range(2)], None, None),)
 
-    monkeypatch.setattr(command, "load", lambda name: Deadly("", "", "", tmp_path, {}, 2))
+    monkeypatch.setattr(command, "load", lambda name: Deadly("", "", "", "", tmp_path, {}, 2))
     sentence = refused("reproduce", "quick", "--workers", "2", "--out", tmp_path)
     assert sentence.startswith("fcco reproduce: a worker process was killed, perhaps for lack of memory")

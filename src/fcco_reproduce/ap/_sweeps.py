@@ -94,14 +94,16 @@ class Sweep:
 
 
 def _sentence(data: str, column: str, found: dict[Any, Row]) -> str:
-    ordered = sorted(
-        found.items(),
-        key=lambda item: float("inf") if item[1]["mean train loss"] is None else item[1]["mean train loss"],
+    """Return a sentence on the values that are first by the train loss and by test AP."""
+    by_loss = sorted(found, key=lambda value: found[value]["mean train loss"] or 0.0)  # losses are negative
+    by_test = sorted(found, key=lambda value: -found[value]["test AP"])
+    loss, test = found[by_loss[0]], found[by_test[0]]
+    return (
+        f"{data}: {column} = {by_loss[0]} has the lowest mean train loss, "
+        f"{number(loss['mean train loss'], loss['its std'])}, before {by_loss[1]} with "
+        f"{number(found[by_loss[1]]['mean train loss'])}; {column} = {by_test[0]} has the best test AP, "
+        f"{number(test['test AP'], test['test AP std'])}."
     )
-    fastest = ", ".join(f"{value}: {number(row['mean train loss'], row['its std'])}" for value, row in ordered)
-    best = sorted(found.items(), key=lambda item: -item[1]["test AP"])
-    tests = ", ".join(f"{value}: {number(row['test AP'], row['test AP std'])}" for value, row in best)
-    return f"{data}, mean train loss by {column}, fastest first: {fastest}. Test AP, best first: {tests}."
 
 
 def outer_batch(settings: Settings) -> Experiment:

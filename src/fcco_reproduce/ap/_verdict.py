@@ -39,19 +39,19 @@ def compare(rows: list[Row]) -> str:
 
 def _tests(rows: list[Row]) -> str:
     ordered = _by_test(rows)
-    ends = ", ".join(f"{row['method']} {number(row['test AP'], row['test AP std'])}" for row in ordered)
-    first, second, *_ = [row for row in ordered if row["method"] in TABLES]
+    best, (first, second, *_) = ordered[0], [row for row in ordered if row["method"] in TABLES]
     return (
-        f"{rows[0]['data']}, {rows[0]['block']}, test AP, best first: {ends}. Of the paper's methods, "
-        f"{first['method']} is ahead of {second['method']} by {first['test AP'] - second['test AP']:.4f}, where seeds "
-        f"deviate by {max(first['test AP std'], second['test AP std']):.4f}."
+        f"{rows[0]['data']}, {rows[0]['block']}: {best['method']} has the best test AP, "
+        f"{number(best['test AP'], best['test AP std'])}. Of the paper's methods, {first['method']} is ahead of "
+        f"{second['method']} by {first['test AP'] - second['test AP']:.4f}, where seeds deviate by "
+        f"{max(first['test AP std'], second['test AP std']):.4f}."
     )
 
 
 def _speed(rows: list[Row]) -> str:
     ours = _by_speed([row for row in rows if row["method"] in TABLES])
-    order = ", ".join(f"{row['method']} {number(row['mean train loss'], row['its std'])}" for row in ours)
-    return f"Mean train loss, fastest first: {order}; the paper has SOX, MOAP, then SOAP and BSGD."
+    order = ", ".join(row["method"] for row in ours)
+    return f"By the mean train loss the order is {order}; the paper has SOX, MOAP, then SOAP and BSGD."
 
 
 def _others(rows: list[Row]) -> str:

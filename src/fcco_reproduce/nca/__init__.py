@@ -14,7 +14,10 @@ STUDY = Study(
         "rows to train on, the rest to test (seed 42); 10,000 iterations with one batch of 64, outer and inner; weight "
         "decay 0.001. The test loss is that of the test points among each other, without weight decay. The paper shows "
         "curves and prints no number: what stands here as the paper's was read off its figure, and is the range in "
-        "which its curves lie. This page, its figures and its tables are written by\n\n"
+        "which its curves lie."
+    ),
+    making=(
+        "This page, its figures and its tables are written by\n\n"
         "    fcco reproduce nca --docs docs/nca.md\n\n"
         "with {seeds} seeds, from 0 on, of which none is left out. Data is read from `FCCO_DATA`, or downloaded; the "
         "usps file used for this page is rebuilt from the scans, and equals LIBSVM's to six digits. `--quick` takes "

@@ -28,10 +28,6 @@ def _block(rows: list[Row], block: str) -> list[Row]:
     return sorted((row for row in rows if row["block"] == block), key=lambda row: (row["diverged"], -row[SCORE]))
 
 
-def _ends(rows: list[Row]) -> str:
-    return ", ".join(f"{row['method']} {row[SCORE]:.4f} ± {row['std']:.4f}" for row in rows)
-
-
 def _lead(rows: list[Row]) -> str:
     """Return a sentence on the lead of the first over the second, next to the deviation over seeds."""
     first, second = rows[:2]
@@ -45,7 +41,7 @@ def _agreement(rows: list[Row]) -> str:
     published = _block(rows, AS_PUBLISHED)
     known = [row for row in published if row["in its range"] is not None]
     off = [row for row in known if not row["in its range"]]
-    text = f"As published, best first: {_ends(published)}. {_lead(published)}; the paper has SOX first."
+    text = f"As published, {_lead(published)}; the paper has SOX first."
     if known:
         text += f" {len(known) - len(off)} of {len(known)} end in the range of the paper's figure"
         text += "".join(f"; {row['method']} does not" for row in off) + "."
@@ -68,7 +64,7 @@ def _printed(rows: list[Row]) -> str:
     end = f"ends at {printed[SCORE]:.4f} ± {printed['std']:.4f}"
     if printed["diverged"]:
         end = f"diverges with {printed['diverged']} of {printed['runs']} seeds"
-    return f"With the rates and batches of {_ends([coded])}, Algorithm 1 as printed {end}."
+    return f"With the rates and batches of {CODED}, which ends at {coded[SCORE]:.4f}, Algorithm 1 as printed {end}."
 
 
 def _steps(rows: list[Row]) -> str:
@@ -85,8 +81,8 @@ def _tuning(rows: list[Row]) -> str:
     tuned, published = ([row for row in _block(rows, block) if not row["diverged"]] for block in (TUNED, AS_PUBLISHED))
     now, before = (some[0][SCORE] - some[-1][SCORE] for some in (tuned, published))
     return (
-        f"Tuned alike, best first: {_ends(tuned)}. {_lead(tuned)}. They lie within {now:.4f}, which were within "
-        f"{before:.4f}; the best of them is {tuned[0][SCORE] - published[0][SCORE]:+.4f} from the best as published."
+        f"Tuned alike, {_lead(tuned)}. All lie within {now:.4f} (as published, {before:.4f}), and the best is "
+        f"{tuned[0][SCORE] - published[0][SCORE]:+.4f} from the best as published."
     )
 
 

@@ -12,7 +12,10 @@ STUDY = Study(
         "The p-norm push experiment of Wang and Yang (ICML 2022, section 5.2 and appendix): a linear ranker on covtype "
         "(100,000 training rows) and ijcnn1 (31,500), p = 4, exponential loss, B1 = B2 = 32, weight decay 0.001, and "
         "the test loss, over all pairs and without weight decay, after iteration 9,500, counted from 0. The rarer "
-        "class is the outer set. This page, its figures and its tables are written by\n\n"
+        "class is the outer set."
+    ),
+    making=(
+        "This page, its figures and its tables are written by\n\n"
         "    fcco reproduce push --docs docs/push.md\n\n"
         "with {seeds} seeds, from 0 on, of which none is left out. Data is read from `FCCO_DATA`, or downloaded; "
         "`--quick` takes scikit-learn's breast cancer data in the place of both.\n\n"

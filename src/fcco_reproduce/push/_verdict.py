@@ -83,12 +83,17 @@ def _steps(by: dict[tuple[str, str], Row]) -> str:
 
 
 def _tuned(rows: list[Row], block: str) -> str:
+    """Return a sentence on who is ahead in a block, by the test loss and by the train objective."""
     known = [row for row in rows if row["block"] == block and row["test loss"] is not None]
-    ends = ", ".join(
-        f"{row['method']} {row['test loss']:.4f} ± {row['std']:.4f} (train objective {row['train objective']:.4f})"
-        for row in sorted(known, key=lambda row: row["test loss"])
+    if len(known) < 2:
+        return f"{block.capitalize()}: all but {len(known)} diverge."
+    first, second, *_ = sorted(known, key=lambda row: row["test loss"])
+    lead, deviation = second["test loss"] - first["test loss"], max(first["std"], second["std"])
+    lowest = min(known, key=lambda row: row["train objective"])
+    return (
+        f"{block.capitalize()}: {first['method']} has the lowest test loss, {lead:.4f} below {second['method']}, where "
+        f"seeds deviate by {deviation:.4f}, and {lowest['method']} the lowest train objective."
     )
-    return f"{block.capitalize()}, best first: {ends}."
 
 
 def _optimum(rows: list[Row], exact: Row) -> str:

@@ -11,7 +11,10 @@ STUDY = Study(
     introduction=(
         "What Theorems 3, 4 and 7 and Lemma 2 of Wang and Yang (the extended version of ICML 2022, whose numbers "
         "are used here) promise, measured on problems whose optimum, exact gradient and constants are known "
-        "(`fcco.solvers.problems`). This page, its figures and its tables are written by\n\n"
+        "(`fcco.solvers.problems`)."
+    ),
+    making=(
+        "This page, its figures and its tables are written by\n\n"
         "    fcco reproduce theory --docs docs/theory.md\n\n"
         "with {seeds} seeds, of which none is left out. They are advanced together: to the engine, {seeds} problems "
         "of n rows are one of {seeds} n rows. Their draws come of one generator, seeded with 1 in (i), 0 in (ii) "

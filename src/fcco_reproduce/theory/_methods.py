@@ -115,24 +115,22 @@ def judge(results: list[Any]) -> Finding:
             | {"lr": result["lr"], "gamma": result["gamma"], "beta": result["beta"]}
             | {"grid": result["tried"], "diverged": result["diverged"]}
         )
-    ahead, ties, parts = True, 0, []
+    ahead, ties = True, 0
     half = {(r["problem"], r["method"]): _half_way(r) for r in results}
     for problem in PROBLEMS:
         found = {row["method"]: row for row in rows if row["problem"] == problem}
         shares = {method: row["excess / excess at the start"] for method, row in found.items()}
-        order = sorted(shares, key=lambda method: shares[method])
         ahead = ahead and shares["SOX"] < min(shares["SCGD"], shares["NASA"])
         ties += abs(shares["SOX"] - shares["SOAP"]) <= found["SOX"]["+-"] + found["SOAP"]["+-"]
-        parts.append(f"{problem}: " + ", ".join(f"{method} {shares[method]:.2g}" for method in order))
     early = sum(half[p, "SOX"] < min(half[p, "SCGD"], half[p, "NASA"]) for p in PROBLEMS)
     at_end = sum(result["edge"] for result in results)
     text = (
-        f"Excess at the end, as a share of that at the start, best first. {'; '.join(parts)}. SCGD and NASA evaluate "
-        "all n rows a step and take n / B1 = 13 to 16 times fewer steps; that is their cost here. 'Holds' says that "
-        f"SOX is ahead of both on every problem at the end (on {early} of {len(PROBLEMS)} at half the budget), and no "
-        f"more: SOX and SOAP differ by less than their errors on {ties} of {len(PROBLEMS)}, and what the plug-in "
-        "(BSGD) loses depends on the problem. In the nonconvex one, f is even around the optimum, so that the plug-in "
-        f"has no bias there, and loses little. The best lr is at an end of the grid for {at_end} of {len(rows)} rows."
+        "'Holds' says that SOX is ahead of SCGD and NASA on every problem at the end "
+        f"(on {early} of {len(PROBLEMS)} at half the budget), and no more. Those evaluate all n rows a step and take "
+        "n / B1 = 13 to 16 times fewer steps; that is their cost here. SOX and SOAP differ by less than their errors "
+        f"on {ties} of {len(PROBLEMS)} problems, and what the plug-in (BSGD) loses depends on the problem. In the "
+        "nonconvex one, f is even around the optimum, so that the plug-in has no bias there, and loses little. The "
+        f"best lr is at an end of the grid for {at_end} of {len(rows)} rows."
     )
     return Finding(rows, ahead, text)
 

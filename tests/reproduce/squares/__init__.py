@@ -46,7 +46,8 @@ def experiment(settings):
 STUDY = Study(
     name="squares",
     title="Squares & roots",
-    introduction="With {seeds} seeds, by\n\n    fcco reproduce squares\n\nwhere f(w*) {is} w*.",
+    introduction="Numbers & their squares.",
+    making="With {seeds} seeds, by\n\n    fcco reproduce squares\n\nwhere f(w*) {is} w*.",
     folder=Path(__file__).parent,
     makers={"squares": experiment},
     seeds=2,
