@@ -23,7 +23,7 @@ DESCRIPTION = """Show the versions, devices, threads, caches and data that fcco 
 Lines that begin with "!" name a problem and what to do. The exit code is 1 if fcco cannot work at all, else 0."""
 OLDEST_TORCH = (2, 4)
 # Extras for users. The others are sets of these, for developers.
-EXTRAS = ("sklearn", "reproduce", "ecosystem")
+EXTRAS = ("sklearn", "plot", "reproduce", "ecosystem")
 
 
 @dataclass(frozen=True)

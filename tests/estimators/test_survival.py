@@ -315,3 +315,10 @@ def test_no_baseline_before_a_fit():
     assert not hasattr(CoxRegressor(), "baseline_cumulative_hazard_")
     with pytest.raises(NotFittedError):
         _ = CoxRegressor().baseline_cumulative_hazard_
+
+
+def test_events_are_not_taken_for_weights():
+    """A third argument, as other libraries take the events, would leave all censored rows out."""
+    x, time, event = np.ones((3, 1)), np.arange(3.0), np.array([True, False, True])
+    with pytest.raises(TypeError, match="positional argument"):
+        CoxRegressor().fit(x, time, event)

@@ -205,6 +205,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         self,
         X: Any,  # noqa: N803
         y: Any,
+        *,
         sample_weight: Any = None,
         strata: Any = None,
         entry: Any = None,
@@ -361,7 +362,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         x = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         return linear(x, self.coef_) - self.mean_ @ self.coef_
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, strata: Any = None) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any, *, sample_weight: Any = None, strata: Any = None) -> float:  # noqa: N803
         """Return Harrell's concordance index of the predictions; see :func:`concordance_index`.
 
         Parameters

@@ -111,6 +111,7 @@ class _ShownWhereTaken:
         self._hidden = FunctionType(fit.__code__, fit.__globals__, closure=fit.__closure__)
         update_wrapper(self._hidden, fit)
         self._hidden.__defaults__, signature = fit.__defaults__, inspect.signature(fit)
+        self._hidden.__kwdefaults__ = fit.__kwdefaults__
         rest = [parameter for name, parameter in signature.parameters.items() if name != "sample_weight"]
         self._hidden.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
 
