@@ -457,7 +457,7 @@ class TestSavers:
 
 def test_an_empty_population_is_treated_as_one_row():
     """A share of the outer rows is a number, also where there are none."""
-    loss_fn = losses.PNormPushLoss.from_targets([1, 1, 1], rule=fcco.MOAP(0.5))
+    loss_fn = losses.PNormPushLoss(3, rule=fcco.MOAP(0.5))._with_outer(0)
     monitor = fcco.diagnostics.Monitor(loss_fn)
     loss_fn(torch.ones(3, requires_grad=True), torch.ones(3), torch.arange(3)).backward()
     assert loss_fn.coupled.n_outer == 1
