@@ -125,7 +125,7 @@ def test_sums_over_intervals(points, scale):
 def test_weights_are_repetitions():
     x, time, event, stratum, entry = cohort()
     weight = np.random.default_rng(4).integers(0, 4, len(x))
-    weighted = CoxRegressor().fit(x, columns(time, event), weight, strata=stratum, entry=entry)
+    weighted = CoxRegressor().fit(x, columns(time, event), sample_weight=weight, strata=stratum, entry=entry)
     x, time, event, stratum, entry = (part.repeat(weight, axis=0) for part in (x, time, event, stratum, entry))
     repeated = CoxRegressor().fit(sparse.csr_matrix(x), columns(time, event), strata=stratum, entry=entry)
     np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-8)
