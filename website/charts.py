@@ -11,6 +11,8 @@ from tables import Table, number
 
 LEFT, PLOT, RIGHT, ROW = 250.0, 360.0, 230.0, 24.0
 STYLES = (("circle", "ours"), ("circle", "theirs"), ("triangle", "theirs"), ("square", "theirs"))
+BARS = "Marks are means, bars standard deviations over seeds."
+ERRORS = "Marks are means, bars the column +- of the table."
 # What ours is compared with, by the name of its column.
 COMPARED = {"best competitor": "best competitor", "paper": "the paper"}
 
@@ -48,7 +50,7 @@ def method_plot(table: Table) -> str:
             values = [(value[0], spread[0] if spread else 0.0), number(row[at["paper"]]) if "paper" in at else None]
             lines.append(Line(row[at["method"]], values, _group(row, at)))
     methods = ["fcco", "the paper"] if any(line.values[1] for line in lines) else []
-    return _plot(methods, lines, f"{table.head[k]}.", [_notes(table, "")[0].replace("standard ", "")])
+    return _plot(methods, lines, f"{table.head[k]}.", [BARS if table.head[k + 1] != "+-" else ERRORS])
 
 
 def _group(row: list[str], at: dict[str, int]) -> str:
@@ -77,7 +79,7 @@ def _plot(methods: list[str], lines: list[Line], what: str, notes: list[str]) ->
 
 
 def _notes(table: Table, what: str) -> list[str]:
-    notes = ["Marks are means, bars standard deviations over seeds."]
+    notes = [BARS]
     if what.startswith(("Objective", "Metric")):
         notes.append("Lower is better." if what.startswith("Objective") else "Higher is better.")
     if "which" in table.head:
