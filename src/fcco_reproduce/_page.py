@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 def as_page(records: Sequence[Record], folder: Path) -> str:
     """Return the page; ``folder``, which is beside it, holds the figures and the CSV files of the records."""
-    study, seeds = records[0]["study"], " or ".join(map(str, sorted({record["run"]["seeds"] for record in records})))
+    study = records[0]["study"]
     parts = [f"# {study['title']}", f"**What was compared.** {study['introduction']}", _findings(records)]
     if any(record["run"]["quick"] for record in records):
         parts.append("This is the quick form, which shows that everything works. It is no evidence.")
@@ -24,8 +24,14 @@ def as_page(records: Sequence[Record], folder: Path) -> str:
     for record in records:
         parts += _experiment(record, folder, told.get(record["method"]))
         told.setdefault(record["method"], record["key"])
-    parts += ["## How this page was made", study["making"].replace("{seeds}", seeds)]
+    parts += ["## How this page was made", making(records)]
     return "\n\n".join(parts) + "\n"
+
+
+def making(records: Sequence[Record]) -> str:
+    """Return how the results of a study were made, with the number of seeds."""
+    text: str = records[0]["study"]["making"]
+    return text.replace("{seeds}", " or ".join(map(str, sorted({record["run"]["seeds"] for record in records}))))
 
 
 def first_sentences(text: str, enough: int = 140) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fcco._extras import import_extra
 from fcco_reproduce._figures import description
-from fcco_reproduce._page import as_page, first_sentences
+from fcco_reproduce._page import as_page, first_sentences, making
 from fcco_reproduce._record import read_records
 from fcco_reproduce._results import as_results
 from fcco_reproduce._stale import stale
@@ -159,12 +159,11 @@ def _findings(groups: Sequence[tuple[Path, list[Record]]]) -> str:
 
 def _study(folder: Path, records: list[Record], *, titled: bool) -> str:
     """Return the section of a study: its introduction, its experiments and its environment, titled or not."""
-    study, seeds = records[0]["study"], sorted({record["run"]["seeds"] for record in records})
-    making = study["making"].replace("{seeds}", " or ".join(map(str, seeds)))
+    study = records[0]["study"]
     heading = [f"<h2>{escape(study['title'])}</h2>"] if titled else []
     parts = [*heading, _paragraphs(study["introduction"])]
     parts += [_experiment(folder, record) for record in records]
-    parts += ["<h3>How this page was made</h3>", _paragraphs(making)]
+    parts += ["<h3>How this page was made</h3>", _paragraphs(making(records))]
     return "\n".join([*parts, *_runs(records)])
 
 
