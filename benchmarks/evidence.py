@@ -83,13 +83,21 @@ def state(name: str, records: dict[str, dict[str, str]]) -> str:
 
 def measure(name: str) -> None:
     """Run a script to its end, and record which code it ran."""
-    before, began = RESULTS[name].digest(), time.time()
+    before, commit, began = RESULTS[name].digest(), _commit(), time.time()
     subprocess.run(RESULTS[name].command, check=True, cwd=ROOT, env=_environment())
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    commit = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT).stdout.strip()
     hours = f"{(time.time() - began) / 3600:.2f}"
     record = {"digest": before, "date": date.today().isoformat(), "commit": commit, "hours": hours}
     RECORDS.write_text(json.dumps(read() | {name: record}, indent=2, sort_keys=True) + "\n")
+
+
+def _commit() -> str:
+    """Return the commit of the code, marked if the code has changes that no commit has; changed pages do not count."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], capture_output=True, text=True, check=False, cwd=ROOT).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "src", "benchmarks")
+    return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
 
 
 def _environment() -> dict[str, str]:
