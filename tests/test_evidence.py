@@ -21,13 +21,17 @@ def test_every_result_and_its_script_exist():
         assert result.digest() != evidence.digest_modules([])
 
 
-def test_a_result_is_stale_until_today_s_code_has_made_it(records, monkeypatch):
+@pytest.mark.parametrize(("changes", "commit"), [("", "abc"), (" M src/fcco/_coupled.py\n", "abc-dirty")])
+def test_a_result_is_stale_until_today_s_code_has_made_it(records, monkeypatch, changes, commit):
+    def run(words, **options):
+        return type("Done", (), {"stdout": changes if "status" in words else "abc\n"})
+
     assert evidence.state("rivals", evidence.read()) == "stale: it does not say which code made it"
-    monkeypatch.setattr(evidence.subprocess, "run", lambda *words, **options: type("Done", (), {"stdout": "abc\n"}))
+    monkeypatch.setattr(evidence.subprocess, "run", run)
     evidence.measure("rivals")
     assert evidence.state("rivals", evidence.read()) == "as today"
     found = json.loads(records.read_text())
-    assert found["rivals"]["commit"] == "abc"
+    assert found["rivals"]["commit"] == commit
     found["rivals"]["digest"] = "0"
     assert evidence.state("rivals", found).startswith("stale: the code has changed since")
 
