@@ -5,10 +5,15 @@
     python benchmarks/evidence.py --run defaults   # only some
 
 A result is stale if a definition has changed that its script leads to. Comments, docstrings, messages of exceptions and
-layout do not count. What made each result is recorded in ``docs/evidence.json`` when it has been measured. All scripts
-keep what they have done in ``build/`` and go on from there, so a run may be stopped at any time; all of them take many
-hours. What ``build/rivals`` holds is compared with (see ``memory_rivals.py``). Studies of the paper are listed by
-``fcco report docs/* --stale``. Timings are printed and not stored: see ``make bench``.
+layout do not count. What made each result is recorded in ``docs/evidence.json`` when it has been measured.
+
+All of them take some ten core-hours. A run may be stopped at any time: scripts keep what they have done in ``build/`` and
+go on from there. The runs are also copied to ``benchmarks/runs/``, which is under version control, so that another clone
+goes on where this one was stopped. A run counts only for the code that made it.
+
+Competitors are looked for in ``build/rivals``: ``pip install --no-deps --target build/rivals`` puts torchsurv,
+pytorch-metric-learning, xgboost, lightgbm, libauc, and pydantic with what it needs there. Studies of the paper are
+listed by ``fcco report docs/* --stale``. Timings are printed and not stored: see ``make bench``.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -28,14 +34,16 @@ from fcco_reproduce._digest import digest_modules
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 RECORDS = ROOT / "docs" / "evidence.json"
+RUNS = BENCHMARKS / "runs"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A script, the page or table that it writes, and the options that make it do so."""
+    """A script, the page or table that it writes, the file of its runs, and the options that make it write them."""
 
     script: str
     writes: str
+    cache: str
     options: tuple[str, ...] = ()
 
     @property
@@ -55,13 +63,13 @@ class Result:
 
 
 RESULTS = {
-    "rivals": Result("memory_rivals", "docs/memory_rivals.csv"),
-    "networks": Result("networks_with_memory", "docs/networks_with_memory.csv"),
-    "remembering": Result("remembering", "docs/remembering.csv"),
-    "what_decides": Result("what_decides", "docs/what_decides.md"),
-    "top_of_list": Result("top_of_list", "docs/top_of_list.md"),
-    "defaults": Result("defaults", "docs/defaults.csv", ("--results", "docs/defaults")),
-    "applications": Result("applications", "BENCHMARKS.md"),
+    "rivals": Result("memory_rivals", "docs/memory_rivals.csv", "build/memory_rivals.jsonl"),
+    "networks": Result("networks_with_memory", "docs/networks_with_memory.csv", "build/networks_with_memory.jsonl"),
+    "remembering": Result("remembering", "docs/remembering.csv", "build/remembering.jsonl"),
+    "what_decides": Result("what_decides", "docs/what_decides.md", "build/what_decides/cache.jsonl"),
+    "top_of_list": Result("top_of_list", "docs/top_of_list.md", "build/top_of_list/cache.jsonl"),
+    "defaults": Result("defaults", "docs/defaults.csv", "docs/defaults.jsonl", ("--results", "docs/defaults")),
+    "applications": Result("applications", "BENCHMARKS.md", "build/applications/cache.jsonl"),
 }
 
 
@@ -82,12 +90,25 @@ def state(name: str, records: dict[str, dict[str, str]]) -> str:
 
 
 def measure(name: str) -> None:
-    """Run a script to its end, and record which code it ran."""
+    """Run a script to its end, and record which code it ran. Its runs are kept even if it is stopped."""
     before, commit, began = RESULTS[name].digest(), _commit(), time.time()
-    subprocess.run(RESULTS[name].command, check=True, cwd=ROOT, env=_environment())
+    working, kept = ROOT / RESULTS[name].cache, RUNS / f"{name}.jsonl"
+    if not working.exists():
+        _copy(kept, working)
+    try:
+        subprocess.run(RESULTS[name].command, check=True, cwd=ROOT, env=_environment())
+    finally:
+        _copy(working, kept)
     hours = f"{(time.time() - began) / 3600:.2f}"
     record = {"digest": before, "date": date.today().isoformat(), "commit": commit, "hours": hours}
     RECORDS.write_text(json.dumps(read() | {name: record}, indent=2, sort_keys=True) + "\n")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, if there is one."""
+    if source.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
 
 
 def _commit() -> str:

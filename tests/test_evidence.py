@@ -1,7 +1,9 @@
 """Stored results know which code made them."""
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ import evidence
 @pytest.fixture
 def records(monkeypatch, tmp_path):
     monkeypatch.setattr(evidence, "RECORDS", tmp_path / "evidence.json")
+    monkeypatch.setattr(evidence, "RUNS", tmp_path / "runs")
     return evidence.RECORDS
 
 
@@ -34,6 +37,27 @@ def test_a_result_is_stale_until_today_s_code_has_made_it(records, monkeypatch, 
     assert found["rivals"]["commit"] == commit
     found["rivals"]["digest"] = "0"
     assert evidence.state("rivals", found).startswith("stale: the code has changed since")
+
+
+def test_another_clone_goes_on_where_a_run_was_stopped(records, monkeypatch, tmp_path):
+    result = evidence.RESULTS["rivals"]
+    monkeypatch.setitem(evidence.RESULTS, "rivals", replace(result, cache=str(tmp_path / "build" / "runs.jsonl")))
+    working = Path(evidence.RESULTS["rivals"].cache)
+
+    def stopped(words, **options):
+        if "git" not in words:
+            working.parent.mkdir(exist_ok=True)
+            working.write_text((working.read_text() if working.exists() else "") + "a run\n")
+            raise KeyboardInterrupt
+        return type("Done", (), {"stdout": ""})
+
+    monkeypatch.setattr(evidence.subprocess, "run", stopped)
+    for runs in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            evidence.measure("rivals")
+        assert (evidence.RUNS / "rivals.jsonl").read_text() == runs * "a run\n"
+        working.unlink()  # another clone has only what is under version control
+    assert evidence.state("rivals", evidence.read()).startswith("stale")
 
 
 def test_the_list_names_all(records, monkeypatch, capsys):
