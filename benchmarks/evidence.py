@@ -7,9 +7,9 @@
 A result is stale if a definition has changed that its script leads to. Comments, docstrings, messages of exceptions and
 layout do not count. What made each result is recorded in ``docs/evidence.json`` when it has been measured.
 
-All of them take some ten core-hours. A run may be stopped at any time: scripts keep what they have done in ``build/`` and
-go on from there. The runs are also copied to ``benchmarks/runs/``, which is under version control, so that another clone
-goes on where this one was stopped. A run counts only for the code that made it.
+All of them take some ten core-hours. A run may be stopped at any time, because scripts keep what they have done in
+``build/`` and go on from there. The runs are also copied to ``benchmarks/runs/``, which is under version control, so
+that another clone goes on where this one was stopped. A run counts only for the code that made it.
 
 Competitors are looked for in ``build/rivals``: ``pip install --no-deps --target build/rivals`` puts torchsurv,
 pytorch-metric-learning, xgboost, lightgbm, libauc, and pydantic with what it needs there. Studies of the paper are
