@@ -192,3 +192,16 @@ def test_an_index_out_of_range_names_the_example():
     loss_fn = losses.AveragePrecisionLoss.from_targets(TARGET)
     with pytest.raises(IndexError, match=r"index must be in \[0, 3\); got 3 at position 1"):
         loss_fn(torch.zeros(2, 2, requires_grad=True), TARGET[:2], torch.tensor([0, 3]))
+
+
+def test_labels_of_minus_one_and_one_are_not_taken_for_missing_ones():
+    """-1 stands for a missing label, so that no negative would be left, and any scores would be perfect."""
+    scores, target = torch.randn(20, 3), torch.arange(60).reshape(20, 3) % 4 == 0
+    signs = 2 * target.long() - 1
+    for measure in (fcco.functional.average_precision, fcco.functional.roc_auc, fcco.functional.average_precision_loss):
+        with pytest.raises(ValueError, match=r"got only -1 and 1.*pass \(target > 0\)"):
+            measure(scores, signs)
+    for loss in (losses.AveragePrecisionLoss, losses.AUCLoss, losses.PartialAUCLoss):
+        with pytest.raises(ValueError, match="got only -1 and 1"):
+            loss.from_targets(signs)
+    fcco.functional.average_precision(scores, torch.where(target, 1, 0).masked_fill(torch.eye(20, 3).bool(), -1))

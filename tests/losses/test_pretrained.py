@@ -296,7 +296,7 @@ class TestStall:
         assert not loss_fn.end_epoch()
         assert not loss_fn.switched
 
-    @pytest.mark.parametrize("metric", [None, "0.5", torch.tensor(0.5), True])
+    @pytest.mark.parametrize("metric", [None, "0.5", torch.zeros(2), torch.tensor(True), True])
     def test_needs_a_number(self, metric):
         loss_fn = make(switch=None)
         before = state(loss_fn)
@@ -512,3 +512,38 @@ def test_ranks_agree_on_the_temperature(monkeypatch):
     assert first == second == pytest.approx(expected, rel=1e-9)
     assert alone == pytest.approx(expected[-1], rel=1e-9)
     assert len(set(expected)) == 4  # before and at the switch, and twice later
+
+
+def test_a_forgotten_index_is_named():
+    loss_fn = PretrainedAveragePrecisionLoss.from_targets([1, 0, 0, 1, 0], switch=1)
+    logits, target = torch.zeros(3, requires_grad=True), torch.tensor([1, 0, 0])
+    with pytest.raises(TypeError, match=r"index must be given.*fcco\.data\.Indexed"):
+        loss_fn(logits, target)
+    assert loss_fn.eval()(logits, target).isfinite()  # validation data have no rows
+
+
+def test_the_metric_of_an_epoch_may_be_a_tensor():
+    loss_fn = PretrainedAveragePrecisionLoss(n=5, n_pos=2, patience=1)
+    assert not loss_fn.end_epoch(torch.tensor(0.5))
+    assert loss_fn.end_epoch(torch.tensor([0.4]))
+
+
+def test_a_loss_that_never_switches_says_so_once():
+    loss_fn = PretrainedAveragePrecisionLoss(n=5, n_pos=2)
+    logits, target, index = torch.zeros(5, requires_grad=True), torch.tensor([1, 0, 0, 1, 0]), torch.arange(5)
+    for _ in range(10):
+        loss_fn(logits, target, index)
+    with pytest.warns(UserWarning, match="still cross entropy: pass switch="):
+        loss_fn(logits, target, index)
+    loss_fn(logits, target, index)  # a second warning would be an error
+    told = PretrainedAveragePrecisionLoss(n=5, n_pos=2)
+    told.end_epoch(0.5)
+    for _ in range(20):
+        told(logits, target, index)
+
+
+def test_settings_are_printed():
+    loss_fn = PretrainedAveragePrecisionLoss(n=5, n_pos=2, patience=1)
+    assert "switch=None, blend=0.2, temperature=0.0625, now: cross entropy\n" in repr(loss_fn)
+    loss_fn.end_epoch(0.5), loss_fn.end_epoch(0.5)
+    assert "now: cross entropy and average precision" in repr(loss_fn)

@@ -94,6 +94,15 @@ def as_labels(target: Any, scores: Tensor) -> Labels:
     return Labels(positive, ~positive & ~missing)
 
 
+def refuse_signs(target: Tensor) -> None:
+    """Raise if the labels of all data are -1 and 1, since -1 stands for a missing label and no negative is left."""
+    if target.dim() == 2 and bool((target == -1).any() & (target == 1).any() & ~(target == 0).any()):
+        raise ValueError(
+            "target must have a 0 for each negative, because -1 stands for a missing label; got only -1 and 1. "
+            "If -1 is the negative class, pass (target > 0).long()"
+        )
+
+
 def has_classes(scores: Any) -> bool:
     """Return whether scores have a column for each of several classes."""
     return isinstance(scores, Tensor) and scores.dim() == 2
@@ -123,6 +132,7 @@ def macro_mean(
     """
     check_floats(scores, "scores", "[n, C]")
     labels = as_labels(target, scores)
+    refuse_signs(target)
     counted = labels.positive.any(0) & (labels.negative.any(0) | (not both))
     losses = []
     for k in counted.nonzero().flatten().tolist():

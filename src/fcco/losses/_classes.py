@@ -14,7 +14,7 @@ from torch import Tensor
 from fcco._checks import as_index, check_one_each, check_rows, is_empty, reads_are_free, shape_of, whole_number
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
-from fcco.functional._classes import Labels, as_labels
+from fcco.functional._classes import Labels, as_labels, refuse_signs
 from fcco.losses._base import Loss, as_values, count_both_classes
 
 Counts = int | tuple[int, ...]
@@ -40,7 +40,11 @@ def check_n_pos(n: int, n_pos: int | Sequence[int] | Tensor) -> Counts:
 def labels_of(target: Any) -> Labels | None:
     """Return the labels of training targets with a column for each class, or None if there is a single class."""
     values = as_values(target)
-    return as_labels(values, values) if values.dim() == 2 else None
+    if values.dim() != 2:
+        return None
+    labels = as_labels(values, values)
+    refuse_signs(values)
+    return labels
 
 
 def count_per_class(target: Any) -> tuple[int, Counts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -23,6 +24,7 @@ from fcco.losses._bipartite import AveragePrecisionLoss
 from fcco.losses._options import PretrainedOptions
 
 _DECAY = 0.99  # of the moments of the logits, a step
+_PATIENT_PASSES = 10  # without a word on validation, before a warning
 _LEAST_DEVIATION = 1e-6  # of logits that the temperature follows; if all are equal, it stays as it is
 
 
@@ -122,6 +124,7 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         check_number(temperature, "temperature", above=0.0)
         self.blend, self.temperature = float(blend), float(temperature)
         self.switched = False
+        self._reminded = False
         self._progress = {"steps": 0.0, "seen": 0.0, "best": -math.inf, "stalled": 0.0}
         self.register_buffer("moments", torch.zeros(2, 3, dtype=torch.float64))
 
@@ -149,14 +152,19 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         return cls(n, n_pos, switch, **options)
 
     @eager
-    def forward(self, logits: Tensor, target: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch from logits, targets and rows, each of shape (B,)."""
+    def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch from logits, targets and rows, each of shape (B,); rows only in training."""
         check_floats(logits, "logits", "[B]")
         if logits.device != self.moments.device:
             raise ValueError(f"logits are on {logits.device}, the loss on {self.moments.device}: move one with .to()")
         positive = as_mask(target, "target", logits, "logits", signs=False)
         latest, learning = logits.detach(), self.training and torch.is_grad_enabled()
         moments = self._moments_of(latest, positive)
+        if learning and index is None:
+            raise TypeError(
+                "index must be given, because the loss keeps a row for every example; got None. "
+                "fcco.data.Indexed adds it to the items of a dataset"
+            )
         if learning and not self.switched:
             # Otherwise, a wrong index would not be noticed before the switch.
             check_one_each(as_rows(index, self.precision.n, logits.device).values, logits, "logits")
@@ -179,12 +187,12 @@ class PretrainedAveragePrecisionLoss(nn.Module):
     if TYPE_CHECKING:  # otherwise a call of a module takes anything
         __call__ = forward
 
-    def end_epoch(self, metric: float | None = None) -> bool:
+    def end_epoch(self, metric: float | Tensor | None = None) -> bool:
         """Set the temperature anew, and switch if validation has stalled.
 
         Parameters
         ----------
-        metric : float or None, default None
+        metric : float, Tensor of one number or None, default None
             A validation metric, the larger the better. Needed if ``switch`` is None.
 
         Returns
@@ -197,10 +205,12 @@ class PretrainedAveragePrecisionLoss(nn.Module):
             return False
         if self.switch is not None:
             return False
+        if isinstance(metric, Tensor) and metric.numel() == 1:
+            metric = metric.item()
         check_number(metric, "metric")
-        state = self._progress
-        improved = float(metric or 0.0) > state["best"]
-        state["best"] = max(state["best"], float(metric or 0.0))
+        state, latest = self._progress, float(metric or 0.0)
+        improved = latest > state["best"]
+        state["best"] = max(state["best"], latest)
         state["stalled"] = 0.0 if improved else state["stalled"] + 1
         if state["stalled"] >= self.patience:
             self.switched = True
@@ -218,10 +228,22 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         self.moments.mul_(_DECAY).add_(moments)
         self._progress["steps"] += 1
         if not self.switched:
+            self._remind(len(logits))
             return
         self._progress["seen"] += len(self._of_all_ranks(logits))
         if self._progress["seen"] >= self.precision.n:
             self._set_temperature(self.moments)
+
+    def _remind(self, batch: int) -> None:
+        """Warn once if nobody says how validation goes, since average precision then never begins."""
+        waits = self.switch is None and self._progress["best"] == -math.inf
+        if waits and not self._reminded and self._progress["steps"] * batch > _PATIENT_PASSES * self.precision.n:
+            self._reminded = True
+            warnings.warn(
+                f"after {_PATIENT_PASSES} passes the loss is still cross entropy: pass switch=, the number of steps of "
+                "cross entropy, or call end_epoch(metric) after each epoch",
+                stacklevel=4,
+            )
 
     def _of_all_ranks(self, rows: Tensor) -> Tensor:
         """Return the rows of all ranks that take steps together."""
@@ -248,6 +270,11 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         device = self.moments.device
         self.moments = moments.to(device, torch.float32 if device.type == "mps" else moments.dtype)
         return self
+
+    def extra_repr(self) -> str:
+        """Return the settings, and how far training has come."""
+        phase = "cross entropy and average precision" if self.switched else "cross entropy"
+        return f"switch={self.switch}, blend={self.blend:g}, temperature={self.temperature:g}, now: {phase}"
 
     def get_extra_state(self) -> Tensor:
         """Return the counters, as a tensor, so that every format of checkpoints can hold them."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
@@ -145,6 +145,11 @@ class NCALoss(Loss):
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
+        if index is None and self.memory is not None and self.training and is_grad_enabled():
+            raise TypeError(
+                "index must be given, because an example must not be compared with its own output in the memory; got "
+                "None. fcco.data.Indexed adds it to the items of a dataset"
+            )
         stratum = None if self.class_sizes is None else labels
         if self.class_sizes is None:
             loss = self._by_hand(embeddings, labels, index)
