@@ -275,7 +275,7 @@ def test_an_example_is_not_compared_with_its_own_remembered_output(kind):
     """Without rows, a memory cannot tell an older output of the same example from that of another one."""
     embeddings, labels = torch.randn(6, 2, requires_grad=True), torch.arange(6) % 2
     loss_fn = kind(n=6)
-    with pytest.raises(TypeError, match="index must be given.*own output in the memory"):
+    with pytest.raises(TypeError, match=r"index must be given.*own output in the memory"):
         loss_fn(embeddings, labels)
     with torch.no_grad():
         loss_fn(embeddings, labels)
