@@ -31,7 +31,15 @@ def as_page(records: Sequence[Record], folder: Path) -> str:
 def making(records: Sequence[Record]) -> str:
     """Return how the results of a study were made, with the number of seeds."""
     text: str = records[0]["study"]["making"]
-    return text.replace("{seeds}", " or ".join(map(str, sorted({record["run"]["seeds"] for record in records}))))
+    text = text.replace("{seeds}", " or ".join(map(str, sorted({record["run"]["seeds"] for record in records}))))
+    again = next((record["confirmed"] for record in records if "confirmed" in record), None)
+    if again is None:
+        return text
+    return (
+        f"{text}\n\nThe code has changed since these runs, in ways that should not change them. {again['runs']} of the "
+        f"{again['of']} runs, one of each method, were repeated with the later code ({again['date'][:10]}) and were equal "
+        "to the last digit."
+    )
 
 
 def first_sentences(text: str, enough: int = 140) -> str:

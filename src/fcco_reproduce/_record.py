@@ -109,8 +109,13 @@ def write_records(
             **{key: getattr(finding, key) for key in ("holds", "verdict", "rows", "sources")},
             "run": run,
         }
-        text = json.dumps(record, indent=1, default=_as_plain, ensure_ascii=False)
-        (out / f"{experiment.stem}.json").write_text(text + "\n", encoding="utf-8")
+        write_record(out / f"{experiment.stem}.json", record)
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record to its file."""
+    text = json.dumps(record, indent=1, default=_as_plain, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _as_plain(value: Any) -> Any:

@@ -88,7 +88,10 @@ def _runs(records: Sequence[Record]) -> str:
 
 def _sources(records: Sequence[Record]) -> str:
     old = [f"({record['key']})" for record in records if stale(record)]
-    return f"changed since: {', '.join(old)}" if old else "as today"
+    if old:
+        return f"changed since: {', '.join(old)}"
+    again = records[0].get("confirmed")
+    return "as today" if again is None else f"{again['runs']} of {again['of']} runs repeated by today's, equal"
 
 
 def _not_run(study: str) -> str:

@@ -15,7 +15,8 @@ def stale(record: dict[str, Any]) -> list[str]:
     ----------
     record : dict
         A record of ``fcco reproduce`` (:mod:`fcco_reproduce._record`). Its ``sources`` has the digests of the code that
-        made its results, by the name of the function.
+        made its results, by the name of the function, and its ``confirmed`` that of code with which some of them were
+        repeated and came out equal (:mod:`fcco_reproduce._confirm`).
 
     Examples
     --------
@@ -28,13 +29,35 @@ def stale(record: dict[str, Any]) -> list[str]:
     """
     if not record.get("sources"):
         return ["it does not say which code made it"]
-    return [found for name, codes in record["sources"].items() if (found := _changed(name, codes))]
+    again = record.get("confirmed", {}).get("sources", {})
+    return [found for name, codes in record["sources"].items() if (found := _changed(name, codes, again.get(name)))]
 
 
-def _changed(name: str, codes: list[str]) -> str:
+def state(record: dict[str, Any]) -> str:
+    """Return whether the results of a record are those of today's code, and how that is known.
+
+    Examples
+    --------
+    >>> of_today = {"fcco_reproduce._stale.stale": [digest(stale)]}
+    >>> state({"sources": of_today})
+    "made by today's code"
+    >>> again = {"sources": {"fcco_reproduce._stale.stale": digest(stale)}, "runs": 8, "of": 89}
+    >>> state({"sources": {"fcco_reproduce._stale.stale": ["0123"]}, "confirmed": again})
+    "made by earlier code; 8 of 89 runs, repeated with today's code, were equal"
+    """
+    reasons = stale(record)
+    if reasons:
+        return "; ".join(reasons)
+    again = record.get("confirmed")
+    if not stale({**record, "confirmed": {}}) or again is None:
+        return "made by today's code"
+    return f"made by earlier code; {again['runs']} of {again['of']} runs, repeated with today's code, were equal"
+
+
+def _changed(name: str, codes: list[str], confirmed: str | None) -> str:
     module, _, function = name.rpartition(".")
     try:
         now = digest(getattr(import_module(module), function))
     except (ImportError, AttributeError):
         return f"{name} is gone"
-    return "" if codes == [now] else f"the code behind {name} has changed"
+    return "" if codes == [now] or confirmed == now else f"the code behind {name} has changed"
