@@ -37,8 +37,8 @@ def making(records: Sequence[Record]) -> str:
         return text
     return (
         f"{text}\n\nThe code has changed since these runs, in ways that should not change them. {again['runs']} of the "
-        f"{again['of']} runs, one of each method, were repeated with the later code ({again['date'][:10]}) and were equal "
-        "to the last digit."
+        f"{again['of']} runs, one of each method, were repeated with the later code ({again['date'][:10]}). They were "
+        "equal to the last digit."
     )
 
 
