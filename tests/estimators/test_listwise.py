@@ -313,3 +313,10 @@ class TestGroup:
             ListwiseRanker().fit(self.x, self.y, group=["a", "b"])
         with pytest.raises(ValueError, match="qid and group must not both be given"):
             ListwiseRanker().fit(self.x, self.y, qid=self.qid, group=self.sizes)
+
+
+def test_queries_of_single_rows_are_refused():
+    """There is nothing to rank, and coefficients of 0 would look like a result."""
+    x = np.random.default_rng(0).normal(size=(6, 2))
+    with pytest.raises(ValueError, match="queries must have several rows each, which are ranked; got 6 queries of one"):
+        ListwiseRanker().fit(x, np.arange(6) % 2, qid=np.arange(6))

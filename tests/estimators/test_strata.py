@@ -203,3 +203,38 @@ def test_strata_of_predictions_are_checked():
     for name, values in (("strata", stratum), ("entry", entry)):
         with pytest.raises(TypeError, match=f"fit does not support {name} with method='sox'"):
             CoxRegressor(method="sox").fit(x, columns(time, event), **{name: values})
+
+
+def _made(n=40):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(n, 2)), np.column_stack([rng.exponential(size=n), rng.random(n) < 0.7])
+    return x, y, np.arange(n) % 4
+
+
+def test_a_score_without_the_strata_of_the_fit_says_so():
+    x, y, strata = _made()
+    model = CoxRegressor().fit(x, y, strata=strata)
+    with pytest.warns(UserWarning, match="fitted with strata and is scored without"):
+        model.score(x, y)
+    assert model.score(x, y, strata=strata) == model.concordance_index_
+
+
+def test_strata_of_single_rows_are_refused():
+    """Nobody is compared with anybody, and coefficients of 0 would look like a result."""
+    x, y, _ = _made()
+    with pytest.raises(ValueError, match="strata must have rows to compare; got 40 strata for 40 rows"):
+        CoxRegressor().fit(x, y, strata=x[:, 0])
+
+
+def test_the_name_of_a_column_is_not_a_column():
+    x, y, _ = _made()
+    with pytest.raises(ValueError, match=r"Pass the column itself, X\['city'\]"):
+        CoxRegressor().fit(x, y, strata="city")
+    with pytest.raises(TypeError, match=r"Pass the column itself, X\['since'\]"):
+        CoxRegressor().fit(x, y, entry="since")
+
+
+def test_the_summary_says_that_concordance_ignores_entries(capsys):
+    x, y, _ = _made()
+    CoxRegressor().fit(x, y, entry=y[:, 0] / 2).print_summary()
+    assert "(entries are ignored)" in capsys.readouterr().out

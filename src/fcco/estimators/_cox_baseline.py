@@ -120,7 +120,8 @@ class BaselineMixin:
         if self.strata_ is None:
             raise ValueError("strata must not be given: the model was fitted without strata")
         raise ValueError(
-            f"strata must be given, one of strata_ for each row: the model was fitted with {len(self.strata_)} strata"
+            f"strata must be given, one of strata_ for each row, or stratum= in plot_partial_effects: the model was "
+            f"fitted with {len(self.strata_)} strata"
         )
 
 

@@ -42,7 +42,10 @@ class ReportMixin:
 
     @property
     def concordance_index_(self) -> float:
-        """Harrell's concordance index of the training data, within strata if there are some; see :meth:`score`."""
+        """Harrell's concordance index of the training data, within strata if there are some; see :meth:`score`.
+
+        Times of entry are not taken into account.
+        """
         check_is_fitted(self)
         time, event, counts, stratum, _ = self._cohort
         y = np.column_stack([time, event])
@@ -103,7 +106,8 @@ class ReportMixin:
             ratio = max(2.0 * (self.log_likelihood_ - self.null_log_likelihood_), 0.0)
             p = _probability(float(special.chdtrc(df, ratio)), decimals) if df else "nan"
             lines["likelihood ratio"] = f"{ratio:.{decimals}f} on {df} df, p {p}"
-        return lines | {"concordance": f"{self.concordance_index_:.{decimals}f}"}
+        entries = " (entries are ignored)" if self._cohort.entry is not None else ""
+        return lines | {"concordance": f"{self.concordance_index_:.{decimals}f}{entries}"}
 
     def _names(self) -> list[str]:
         return list(getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)]))

@@ -180,6 +180,10 @@ class ListwiseRanker(LinearRanker):
         X, y = self._validate(X, y, y_numeric=True)  # noqa: N806
         relevance = self._check_relevance(y)
         lists = _number_queries(qid, group, X.shape[0])
+        if X.shape[0] > 1 and len(np.unique(lists)) == X.shape[0]:
+            raise ValueError(
+                f"queries must have several rows each, which are ranked; got {X.shape[0]} queries of one row"
+            )
         self._fit_task(self._task(X, relevance, lists))
         self._fitted_with_queries = qid is not None or group is not None
         return self

@@ -261,6 +261,8 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         if cohort.stratum is not None:
             self.strata_, codes = np.unique(cohort.stratum, return_inverse=True)
             cohort = cohort._replace(stratum=codes)
+            if len(self.strata_) == len(codes):
+                raise ValueError(f"strata must have rows to compare; got {len(codes)} strata for {len(codes)} rows")
         with compiling("CoxRegressor", self.verbose):
             self._fit(x, cohort, before)
         return self
@@ -373,13 +375,23 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         sample_weight : array-like of shape (n_samples,), optional
             A pair of rows counts as often as the product of their weights says.
         strata : array-like of shape (n_samples,), optional
-            If given, only pairs of the same stratum are compared, as in lifelines.
+            If given, only pairs of the same stratum are compared, as in lifelines. If a model with strata is scored
+            without them, all pairs are compared, with a warning.
 
         Returns
         -------
         float
             If no pair can be compared, it is NaN, and an ``UndefinedMetricWarning`` is given.
+
+        Notes
+        -----
+        Times of entry are not taken into account: a row that enters late is compared with everyone who lives as long.
         """
+        if strata is None and getattr(self, "strata_", None) is not None:
+            warn_user(
+                "CoxRegressor was fitted with strata and is scored without, so that pairs of different strata are "
+                "compared; pass strata=, in a search by set_score_request(strata=True)"
+            )
         return concordance_index(y, self.predict(X), sample_weight=sample_weight, strata=strata)
 
     def __sklearn_tags__(self) -> Any:

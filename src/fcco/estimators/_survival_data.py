@@ -120,7 +120,8 @@ def as_labels(strata: Any, n: int) -> Array:
     """
     labels = np.asarray(strata)
     if labels.shape != (n,):
-        raise ValueError(f"strata must have one stratum for each row, the shape ({n},); got {labels.shape}")
+        column = f". Pass the column itself, X[{strata!r}]" if isinstance(strata, str) else ""
+        raise ValueError(f"strata must have one stratum for each row, the shape ({n},); got {labels.shape}{column}")
     missing = np.flatnonzero([label is None or label != label for label in labels.tolist()])
     if len(missing):
         raise ValueError(f"strata must not be missing; got {labels[missing[0]]} at position {missing[0]}")
@@ -148,6 +149,8 @@ def as_entry(entry: Any, time: Array) -> Array:
     Raises:
         ValueError: not one for each row, or one that is not below the row's time.
     """
+    if isinstance(entry, str):
+        raise TypeError(f"entry must have one time for each row; got {entry!r}. Pass the column itself, X[{entry!r}]")
     entry = check_array(entry, ensure_2d=False, dtype=np.float64, ensure_all_finite=False, input_name="entry")
     if entry.shape != time.shape:
         raise ValueError(f"entry must have one time for each row, the shape {time.shape}; got {entry.shape}")
