@@ -31,7 +31,7 @@ EXAMPLES = """examples:
   fcco report results/quick results/theory --out both.html
   fcco report docs/ap docs/push docs/nca --results RESULTS.md
   fcco report docs/nca --docs docs/nca.md
-  fcco report docs/* --stale
+  fcco report docs/ap docs/push docs/nca docs/theory --stale
   fcco report docs/ap --confirm 8
 """
 Record = dict[str, Any]
