@@ -36,9 +36,9 @@ def making(records: Sequence[Record]) -> str:
     if again is None:
         return text
     return (
-        f"{text}\n\nThe code has changed since these runs, in ways that should not change them. {again['runs']} of the "
-        f"{again['of']} runs, one of each method, were repeated with the later code ({again['date'][:10]}). They were "
-        "equal to the last digit."
+        f"{text}\n\nThe code has changed since these runs, in ways that should not change them. `python "
+        f"benchmarks/confirm.py` ran {again['runs']} short runs, one of each kind, with the code of these runs and "
+        f"with the later code on one machine ({again['date'][:10]}). Their results were equal to the last digit."
     )
 
 

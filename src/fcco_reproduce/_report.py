@@ -6,9 +6,7 @@ import argparse
 import base64
 import math
 import re
-import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -16,10 +14,9 @@ from string import Template
 from typing import Any
 
 from fcco._extras import import_extra
-from fcco_reproduce._confirm import confirm
 from fcco_reproduce._figures import description
 from fcco_reproduce._page import as_page, first_sentences, making
-from fcco_reproduce._record import environment, read_records, write_record
+from fcco_reproduce._record import read_records
 from fcco_reproduce._results import as_results
 from fcco_reproduce._stale import state
 from fcco_reproduce._study import answer
@@ -32,7 +29,6 @@ EXAMPLES = """examples:
   fcco report docs/ap docs/push docs/nca --results RESULTS.md
   fcco report docs/nca --docs docs/nca.md
   fcco report docs/ap docs/push docs/nca docs/theory --stale
-  fcco report docs/ap --confirm 8
 """
 Record = dict[str, Any]
 
@@ -50,12 +46,6 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--docs", type=Path, metavar="PAGE", help="write a page in Markdown beside the folder, and no HTML page"
     )
     parser.add_argument("--stale", action="store_true", help="list which results were made by other code than today's")
-    parser.add_argument(
-        "--confirm",
-        type=int,
-        metavar="COUNT",
-        help="run so many of the runs stored in runs.jsonl again, and note in the results that they are equal",
-    )
     parser.set_defaults(run=run)
 
 
@@ -70,8 +60,6 @@ def run(arguments: argparse.Namespace) -> str:
     folders: list[Path] = arguments.folders or _all_results(Path("results"))
     if arguments.stale:
         return as_text(_staleness(folders))
-    if arguments.confirm is not None:
-        return "\n".join(_confirm(folder, arguments.confirm) for folder in folders)
     if arguments.results is not None:
         records = [record for folder in folders for record in read_records(folder)]
         try:
@@ -94,16 +82,6 @@ def _staleness(folders: Sequence[Path]) -> list[Row]:
         {"results": str(folder / record["stem"]), "date": record["run"]["date"][:10]} | {"state": state(record)}
         for folder, record in records
     ]
-
-
-def _confirm(folder: Path, count: int) -> str:
-    """Repeat some runs of a folder, and note in its records that they came out equal."""
-    found = confirm(folder / "runs.jsonl", count, progress=sys.stderr)
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    for record in read_records(folder):
-        path = folder / f"{record['stem']}.json"
-        write_record(path, {**record, "confirmed": {**found, "date": date, "environment": environment()}})
-    return f"{folder}: {found['runs']} of {found['of']} runs, repeated with today's code, are equal"
 
 
 def _all_results(parent: Path) -> list[Path]:

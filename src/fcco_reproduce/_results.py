@@ -91,7 +91,7 @@ def _sources(records: Sequence[Record]) -> str:
     if old:
         return f"changed since: {', '.join(old)}"
     again = records[0].get("confirmed")
-    return "as today" if again is None else f"{again['runs']} of {again['of']} runs repeated by today's, equal"
+    return "as today" if again is None else f"earlier; today's gives the same in {again['runs']} short runs"
 
 
 def _not_run(study: str) -> str:
@@ -147,7 +147,7 @@ def _order(rows: Iterable[Row], key: str, *, best: str) -> str:
     rows = list(rows)
     finite = [row for row in rows if row[key] is not None and math.isfinite(row[key])]
     known = sorted(finite, key=lambda row: sign * row[key])
-    lost = [f"{row['method']} (diverged)" for row in rows if row not in finite]
+    lost = [f"{row['method']} (diverges with {_count(row)} seeds)" for row in rows if row not in finite]
     return ", ".join([*(f"{row['method']} {row[key]:.4f}" for row in known), *lost])
 
 
@@ -264,7 +264,12 @@ def _divergence(row: Row) -> Row:
     """What a row shows in the place of a mean that is no number."""
     if math.isfinite(row["-(test loss)"]):
         return {}
-    return {"-(test loss)": f"diverges with {row['diverged']} of {row['runs']} seeds", "std": None}
+    return {"-(test loss)": f"diverges with {_count(row)} seeds", "std": None}
+
+
+def _count(row: Row) -> str:
+    """How many of the runs of a row diverged."""
+    return f"{row['diverged']} of {row['runs']}"
 
 
 def _first(rows: Iterable[Row]) -> str:
@@ -287,10 +292,13 @@ def _nca_off(tables: dict[str, list[Row]]) -> str:
         if _first(_block(rows, AS_PUBLISHED)) != CODED
     ]
     apart = [data for data, rows in tables.items() if all(row["in its range"] is None for row in rows)]
-    text = (
-        f"**What did not.** The paper has SOX first; {'; '.join(others) or 'so have we, everywhere'}. Rounding alone "
-        "changes who is first on usps: see the study's page."
-    )
+    diverged = [data for data, rows in tables.items() if any(map(_divergence, _block(rows, FROM_VISIT)))]
+    text = "**What did not.** "
+    if diverged:
+        text += f"Algorithm 1 as printed diverges with the authors' rates on {', '.join(diverged)}. "
+    if others:
+        text += f"The paper has SOX first; {'; '.join(others)}. "
+    text += "Rounding alone changes who is first on usps: see the study's page."
     if apart:
         text += f" Of {', '.join(apart)} the figure shows nothing: only the order can be compared."
     return text

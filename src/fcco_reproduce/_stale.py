@@ -15,8 +15,8 @@ def stale(record: dict[str, Any]) -> list[str]:
     ----------
     record : dict
         A record of ``fcco reproduce`` (:mod:`fcco_reproduce._record`). Its ``sources`` has the digests of the code that
-        made its results, by the name of the function, and its ``confirmed`` that of code with which some of them were
-        repeated and came out equal (:mod:`fcco_reproduce._confirm`).
+        made its results, by the name of the function, and its ``confirmed`` that of later code which gave the same
+        results in a comparison of short runs (``benchmarks/confirm.py``).
 
     Examples
     --------
@@ -41,9 +41,9 @@ def state(record: dict[str, Any]) -> str:
     >>> of_today = {"fcco_reproduce._stale.stale": [digest(stale)]}
     >>> state({"sources": of_today})
     "made by today's code"
-    >>> again = {"sources": {"fcco_reproduce._stale.stale": digest(stale)}, "runs": 8, "of": 89}
+    >>> again = {"sources": {"fcco_reproduce._stale.stale": digest(stale)}, "runs": 8}
     >>> state({"sources": {"fcco_reproduce._stale.stale": ["0123"]}, "confirmed": again})
-    "made by earlier code; 8 of 89 runs, repeated with today's code, were equal"
+    "made by earlier code, which gives the same as today's in 8 short runs"
     """
     reasons = stale(record)
     if reasons:
@@ -51,7 +51,7 @@ def state(record: dict[str, Any]) -> str:
     again = record.get("confirmed")
     if not stale({**record, "confirmed": {}}) or again is None:
         return "made by today's code"
-    return f"made by earlier code; {again['runs']} of {again['of']} runs, repeated with today's code, were equal"
+    return f"made by earlier code, which gives the same as today's in {again['runs']} short runs"
 
 
 def _changed(name: str, codes: list[str], confirmed: str | None) -> str:

@@ -1,0 +1,90 @@
+"""Stored runs are confirmed by short runs with the code that made them and with today's."""
+
+import json
+
+import pytest
+
+import confirm
+from fcco_reproduce._page import making
+from fcco_reproduce._stale import digest, stale, state
+
+WORK = """
+def measure(*, method, steps, seed):
+    return {"value": %s * len(method) + seed, "history": [{"steps": steps, "seconds": 0.1}], "seconds": 0.2}
+"""
+ENTRIES = [
+    {"job": "work.measure", "settings": {"method": name, "steps": 5000, "seed": k}}
+    for name in ("SOX", "SOAP", "MOAP")
+    for k in range(4)
+]
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A function that makes a checkout whose results have a factor."""
+
+    def make(factor):
+        place = tmp_path / str(factor)
+        (place / "src").mkdir(parents=True)
+        (place / "src" / "work.py").write_text(WORK % factor)
+        return place
+
+    return make
+
+
+def test_one_run_of_each_kind_is_chosen():
+    chosen = confirm.sample(ENTRIES)
+    assert [entry["settings"]["method"] for entry in chosen] == ["MOAP", "SOAP", "SOX"]
+    assert chosen == confirm.sample(ENTRIES)
+
+
+def test_runs_are_short_and_by_the_code_of_the_checkout(tree):
+    one, other = (confirm.run_by(tree(factor), ENTRIES[:2]) for factor in (1.0, 2.0))
+    assert one[0] == {"value": 3.0, "history": [{"steps": 60, "seconds": 0.1}], "seconds": 0.2}
+    assert other[1]["value"] == 7.0
+
+
+def test_times_do_not_count():
+    assert confirm.without_times([{"a": 1.5, "seconds": 3.0, "b": {"seconds": 1}}]) == [{"a": 1.5, "b": {}}]
+
+
+def test_runs_that_fail_are_reported(tree):
+    with pytest.raises(RuntimeError, match="no attribute 'nothing'"):
+        confirm.run_by(tree(1.0), [{**ENTRIES[0], "job": "work.nothing"}])
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0000000000000002])
+def test_a_result_that_differs_in_the_last_digit_is_refused(tree, factor, tmp_path, monkeypatch):
+    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, ENTRIES)))
+    trees = iter([tree("1"), tree(factor)])
+    run_by = confirm.run_by
+    monkeypatch.setattr(confirm, "run_by", lambda _, entries: run_by(next(trees), entries))
+    monkeypatch.setattr(confirm.subprocess, "run", _only_python(confirm.subprocess.run))
+    monkeypatch.setattr(confirm, "environment", dict)
+    monkeypatch.setattr(confirm, "_code", lambda name: "today's")
+    if factor == 1.0:
+        found = confirm.confirm(tmp_path, "0123")
+        assert (found["runs"], found["commit"], found["sources"]) == (3, "0123", {"work.measure": "today's"})
+    else:
+        with pytest.raises(ValueError, match="0123 and today's code differ in"):
+            confirm.confirm(tmp_path, "0123")
+
+
+def _only_python(run):
+    """Return ``subprocess.run`` without git."""
+    return lambda words, **options: None if words[0] == "git" else run(words, **options)
+
+
+def test_confirmed_results_are_not_stale_until_the_code_changes_again():
+    name = "fcco_reproduce._stale.stale"
+    record = {"sources": {name: ["of earlier code"]}}
+    assert stale(record)
+    found = {"sources": {name: digest(stale)}, "runs": 3, "date": "2026-11-18T08:00:00+00:00"}
+    confirmed = {**record, "confirmed": found}
+    assert not stale(confirmed)
+    assert state(confirmed) == "made by earlier code, which gives the same as today's in 3 short runs"
+    found["sources"][name] = "of code in between"
+    assert stale(confirmed) == [f"the code behind {name} has changed"]
+    about = {"study": {"making": "By {seeds} seeds."}, "run": {"seeds": 4}}
+    assert making([about]) == "By 4 seeds."
+    assert "3 short runs, one of each kind" in making([{**about, "confirmed": found}])
