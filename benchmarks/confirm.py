@@ -3,11 +3,11 @@
     FCCO_DATA=... python benchmarks/confirm.py docs/ap
 
 A digest tells that code has changed, and not whether a result has. Many changes cannot matter, such as a check of
-input, but some studies take many hours. This command takes one stored run of each kind (runs are of the same kind if their
-settings differ only in numbers), shortens it, and runs it twice on this machine: by the code of the commit that the
-results name, in a worktree of its own, and by today's. If all results are equal, the records of the folder say so, and
-``fcco report --stale`` no longer lists them. Stored values themselves are not compared, because they depend on the
-machine.
+input, but some studies take many hours. This command takes one stored run of each kind, where runs are of the same kind
+if their settings differ only in numbers. It shortens the run and makes it twice on this machine: by the code of the
+commit that the results name, in a worktree of its own, and by today's. If all results are equal, the records of the
+folder say so, and ``fcco report --stale`` no longer lists them. The stored values themselves are not compared, because
+they depend on the machine.
 """
 
 from __future__ import annotations
