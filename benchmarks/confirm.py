@@ -1,6 +1,7 @@
 """Whether today's code still gives what the code behind stored runs gives, to the last digit.
 
     FCCO_DATA=... python benchmarks/confirm.py docs/ap
+    FCCO_DATA=... python benchmarks/confirm.py --runs benchmarks/runs/remembering.jsonl --commit d46837b
 
 A digest tells that code has changed, and not whether a result has. Many changes cannot matter, such as a check of
 input, but some studies take many hours. This command takes one stored run of each kind, where runs are of the same kind
@@ -8,6 +9,9 @@ if their settings differ only in numbers. It shortens the run and makes it twice
 commit that the results name, in a worktree of its own, and by today's. If all results are equal, the records of the
 folder say so, and ``fcco report --stale`` no longer lists them. The stored values themselves are not compared, because
 they depend on the machine.
+
+The runs of a benchmark are short. With ``--runs``, some of them are repeated as they are. If they are equal, today's
+code goes on from all of them, and their lines still say which code made them (``made_by``).
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fcco_reproduce import Job
+from fcco_reproduce._cache import Cache
 from fcco_reproduce._record import environment, read_records, write_record
+from harness.cache import PACKAGES
 
 ROOT = Path(__file__).parent.parent
 SHORT = {"steps": 60, "every": 20, "first_steps": 30}  # instead of the settings of these names
@@ -84,9 +90,10 @@ def without_times(value: Any) -> Any:
 
 
 def run_by(tree: Path, entries: Sequence[Entry]) -> Any:
-    """Return the results of shortened runs by the code of a checkout."""
-    jobs = [(*entry["job"].rsplit(".", 1), shortened(entry["settings"])) for entry in entries]
-    where = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    """Return the results of runs by the code of a checkout."""
+    jobs = [(*entry["job"].rsplit(".", 1), entry["settings"]) for entry in entries]
+    paths = [str(tree / part) for part in ("src", "benchmarks")]
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     words = [sys.executable, "-c", RUN]
     done = subprocess.run(words, input=json.dumps(jobs), capture_output=True, text=True, env=where, check=False)
     if done.returncode:
@@ -94,16 +101,14 @@ def run_by(tree: Path, entries: Sequence[Entry]) -> Any:
     return json.loads(done.stdout)
 
 
-def confirm(folder: Path, commit: str) -> dict[str, Any]:
-    """Compare the code of a commit with today's on the stored runs of a folder.
+def compare(entries: Sequence[Entry], commit: str) -> None:
+    """Run some jobs by the code of a commit and by today's.
 
     Raises
     ------
     ValueError
         If a result differs.
     """
-    lines = (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines()
-    entries = sample([json.loads(line) for line in lines])
     with TemporaryDirectory() as place:
         tree = Path(place) / "tree"
         subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], check=True, cwd=ROOT)
@@ -115,25 +120,56 @@ def confirm(folder: Path, commit: str) -> dict[str, Any]:
         if without_times(old) != without_times(new):
             raise ValueError(f"{commit} and today's code differ in {entry['settings']}")
         print(f"equal: {entry['job']} {_named(entry['settings'])}", flush=True)
-    sources = {name: _code(name) for name in sorted({entry["job"] for entry in entries})}
+
+
+def confirm(folder: Path, commit: str) -> dict[str, Any]:
+    """Compare the code of a commit with today's on the stored runs of a folder, and return what its records say."""
+    entries = [{**entry, "settings": shortened(entry["settings"])} for entry in sample(_read(folder / "runs.jsonl"))]
+    compare(entries, commit)
+    sources = {name: _job(name, {}).code for name in sorted({entry["job"] for entry in entries})}
     date = datetime.now(UTC).isoformat(timespec="seconds")
     return {"sources": sources, "runs": len(entries), "commit": commit, "date": date, "environment": environment()}
+
+
+def adopt(path: Path, commit: str, count: int) -> None:
+    """Give the runs of a benchmark the keys of today's code, if some of them are the same by both."""
+    stored = _read(path)
+    kinds = sample(stored)
+    compare(random.Random(0).sample(kinds, min(count, len(kinds))), commit)
+    path.unlink()
+    cache = Cache(path)
+    for entry in stored:
+        job = _job(entry["job"], entry["settings"])
+        about = {"job": job.name, "code": job.code, "made_by": entry["code"], "settings": job.settings}
+        cache.store(job.key, about, entry["result"])
+
+
+def _read(path: Path) -> list[Entry]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _named(settings: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.get("setting", settings).items())
 
 
-def _code(name: str) -> str:
+def _job(name: str, settings: dict[str, Any]) -> Job:
+    """Return the job of a function; its key covers the code of the benchmarks if it is one of theirs."""
     module, _, function = name.rpartition(".")
-    return Job(getattr(import_module(module), function), {}).code
+    packages = () if module.startswith("fcco_reproduce.") else PACKAGES
+    return Job(getattr(import_module(module), function), settings, packages=packages)
 
 
 def main() -> int:
     """Confirm the results of the folders that are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, help="of results of fcco reproduce, with runs.jsonl")
-    for folder in parser.parse_args().folders:
+    parser.add_argument("folders", nargs="*", type=Path, help="of results of fcco reproduce, with runs.jsonl")
+    parser.add_argument("--runs", type=Path, metavar="FILE", help="the runs of a benchmark")
+    parser.add_argument("--commit", help="of the code that made them")
+    parser.add_argument("--count", type=int, default=12, help="how many of them to repeat")
+    given = parser.parse_args()
+    if given.runs is not None:
+        adopt(given.runs, given.commit, given.count)
+    for folder in given.folders:
         records = read_records(folder)
         commits = {record["run"]["environment"]["commit"] for record in records}
         if len(commits) != 1:

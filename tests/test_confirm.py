@@ -1,10 +1,12 @@
 """Stored runs are confirmed by short runs with the code that made them and with today's."""
 
 import json
+import sys
 
 import pytest
 
 import confirm
+from fcco_reproduce._cache import Cache
 from fcco_reproduce._page import making
 from fcco_reproduce._stale import digest, stale, state
 
@@ -39,7 +41,8 @@ def test_one_run_of_each_kind_is_chosen():
 
 
 def test_runs_are_short_and_by_the_code_of_the_checkout(tree):
-    one, other = (confirm.run_by(tree(factor), ENTRIES[:2]) for factor in (1.0, 2.0))
+    short = [{**entry, "settings": confirm.shortened(entry["settings"])} for entry in ENTRIES[:2]]
+    one, other = (confirm.run_by(tree(factor), short) for factor in (1.0, 2.0))
     assert one[0] == {"value": 3.0, "history": [{"steps": 60, "seconds": 0.1}], "seconds": 0.2}
     assert other[1]["value"] == 7.0
 
@@ -54,20 +57,48 @@ def test_runs_that_fail_are_reported(tree):
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0000000000000002])
-def test_a_result_that_differs_in_the_last_digit_is_refused(tree, factor, tmp_path, monkeypatch):
-    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, ENTRIES)))
-    trees = iter([tree("1"), tree(factor)])
-    run_by = confirm.run_by
-    monkeypatch.setattr(confirm, "run_by", lambda _, entries: run_by(next(trees), entries))
-    monkeypatch.setattr(confirm.subprocess, "run", _only_python(confirm.subprocess.run))
+def test_a_result_that_differs_in_the_last_digit_is_refused(tree, factor, stored, monkeypatch):
+    between(monkeypatch, tree("1"), tree(factor))
     monkeypatch.setattr(confirm, "environment", dict)
-    monkeypatch.setattr(confirm, "_code", lambda name: "today's")
     if factor == 1.0:
-        found = confirm.confirm(tmp_path, "0123")
-        assert (found["runs"], found["commit"], found["sources"]) == (3, "0123", {"work.measure": "today's"})
+        found = confirm.confirm(stored.parent, "0123")
+        assert (found["runs"], found["commit"], list(found["sources"])) == (3, "0123", ["work.measure"])
     else:
         with pytest.raises(ValueError, match="0123 and today's code differ in"):
-            confirm.confirm(tmp_path, "0123")
+            confirm.confirm(stored.parent, "0123")
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0000000000000002])
+def test_today_s_code_goes_on_from_runs_that_are_the_same(tree, factor, stored, monkeypatch):
+    between(monkeypatch, tree("1"), tree(factor))
+    before = stored.read_text()
+    if factor != 1.0:
+        with pytest.raises(ValueError, match="differ in"):
+            confirm.adopt(stored, "0123", 2)
+        assert stored.read_text() == before
+        return
+    confirm.adopt(stored, "0123", 2)
+    jobs = [confirm._job(entry["job"], entry["settings"]) for entry in ENTRIES]
+    assert Cache(stored).results == {job.key: k for k, job in enumerate(jobs)}
+    assert all(json.loads(line)["made_by"] == "of 0123" for line in stored.read_text().splitlines())
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """A file of runs, whose function can be imported."""
+    (tmp_path / "work.py").write_text(WORK % 1)
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = [json.dumps({**entry, "code": "of 0123", "result": k}) for k, entry in enumerate(ENTRIES)]
+    (tmp_path / "runs.jsonl").write_text("\n".join(lines))
+    yield tmp_path / "runs.jsonl"
+    sys.modules.pop("work", None)
+
+
+def between(monkeypatch, one, other):
+    """Let two checkouts stand for the code of a commit and for today's."""
+    run_by, trees = confirm.run_by, iter([one, other])
+    monkeypatch.setattr(confirm, "run_by", lambda _, entries: run_by(next(trees), entries))
+    monkeypatch.setattr(confirm.subprocess, "run", _only_python(confirm.subprocess.run))
 
 
 def _only_python(run):
