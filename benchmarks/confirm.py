@@ -149,7 +149,9 @@ def _read(path: Path) -> list[Entry]:
 
 
 def _named(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in settings.get("setting", settings).items())
+    """Return what to show of settings: those of the method, if they are apart from the rest."""
+    shown = settings.get("setting")
+    return ", ".join(f"{key} {value}" for key, value in (shown if isinstance(shown, dict) else settings).items())
 
 
 def _job(name: str, settings: dict[str, Any]) -> Job:
