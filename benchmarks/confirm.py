@@ -136,12 +136,14 @@ def adopt(path: Path, commit: str, count: int) -> None:
     stored = _read(path)
     kinds = sample(stored)
     compare(random.Random(0).sample(kinds, min(count, len(kinds))), commit)
-    path.unlink()
-    cache = Cache(path)
+    renewed = path.with_suffix(".new")
+    renewed.unlink(missing_ok=True)
+    cache = Cache(renewed)
     for entry in stored:
         job = _job(entry["job"], entry["settings"])
         about = {"job": job.name, "code": job.code, "made_by": entry["code"], "settings": job.settings}
         cache.store(job.key, about, entry["result"])
+    renewed.replace(path)  # at the end, so that no run is lost if this is stopped
 
 
 def _read(path: Path) -> list[Entry]:
@@ -169,6 +171,8 @@ def main() -> int:
     parser.add_argument("--commit", help="of the code that made them")
     parser.add_argument("--count", type=int, default=12, help="how many of them to repeat")
     given = parser.parse_args()
+    if given.runs is not None and given.commit is None:
+        parser.error("--runs needs --commit")
     if given.runs is not None:
         adopt(given.runs, given.commit, given.count)
     for folder in given.folders:
