@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import count
 
 import pytest
 
@@ -57,8 +58,8 @@ def test_runs_that_fail_are_reported(tree):
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0000000000000002])
-def test_a_result_that_differs_in_the_last_digit_is_refused(tree, factor, stored, monkeypatch):
-    between(monkeypatch, tree("1"), tree(factor))
+def test_a_result_that_differs_in_the_last_digit_is_refused(factor, stored, monkeypatch):
+    between(monkeypatch, 1.0, factor)
     monkeypatch.setattr(confirm, "environment", dict)
     if factor == 1.0:
         found = confirm.confirm(stored.parent, "0123")
@@ -69,8 +70,8 @@ def test_a_result_that_differs_in_the_last_digit_is_refused(tree, factor, stored
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0000000000000002])
-def test_today_s_code_goes_on_from_runs_that_are_the_same(tree, factor, stored, monkeypatch):
-    between(monkeypatch, tree("1"), tree(factor))
+def test_today_s_code_goes_on_from_runs_that_are_the_same(factor, stored, monkeypatch):
+    between(monkeypatch, 1.0, factor)
     before = stored.read_text()
     if factor != 1.0:
         with pytest.raises(ValueError, match="differ in"):
@@ -94,16 +95,16 @@ def stored(tmp_path, monkeypatch):
     sys.modules.pop("work", None)
 
 
-def between(monkeypatch, one, other):
-    """Let two checkouts stand for the code of a commit and for today's."""
-    run_by, trees = confirm.run_by, iter([one, other])
-    monkeypatch.setattr(confirm, "run_by", lambda _, entries: run_by(next(trees), entries))
-    monkeypatch.setattr(confirm.subprocess, "run", _only_python(confirm.subprocess.run))
+def between(monkeypatch, *factors):
+    """Let results with two factors stand for those of the code of a commit and of today's."""
+    times, factors = count(), iter(factors)
 
+    def run_by(tree, entries):
+        factor = next(factors)
+        return [{"value": factor * len(entry["settings"]["method"]), "seconds": next(times)} for entry in entries]
 
-def _only_python(run):
-    """Return ``subprocess.run`` without git."""
-    return lambda words, **options: None if words[0] == "git" else run(words, **options)
+    monkeypatch.setattr(confirm, "run_by", run_by)
+    monkeypatch.setattr(confirm.subprocess, "run", lambda words, **options: None)
 
 
 def test_confirmed_results_are_not_stale_until_the_code_changes_again():
