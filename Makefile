@@ -62,7 +62,7 @@ bench-memory: .venv/.dev
 
 # List which stored results were made by other code than today's, and measure these again: some hours; it can be stopped.
 evidence: .venv/.dev
-	-$(BIN)/fcco report docs/* --stale
+	-$(BIN)/fcco report docs/ap docs/push docs/nca docs/theory --stale
 	$(BIN)/python benchmarks/evidence.py --run
 
 clean:

@@ -9,11 +9,13 @@ layout do not count. What made each result is recorded in ``docs/evidence.json``
 
 All of them take some ten core-hours. A run may be stopped at any time, because scripts keep what they have done in
 ``build/`` and go on from there. The runs are also copied to ``benchmarks/runs/``, which is under version control, so
-that another clone goes on where this one was stopped. A run counts only for the code that made it.
+that another clone goes on where this one was stopped. A run counts only for the code that made it, or for code that was
+compared with it (``confirm.py``).
 
 Competitors are looked for in ``build/rivals``: ``pip install --no-deps --target build/rivals`` puts torchsurv,
 pytorch-metric-learning, xgboost, lightgbm, libauc, and pydantic with what it needs there. Studies of the paper are
-listed by ``fcco report docs/* --stale``. Timings are printed and not stored: see ``make bench``.
+listed by ``fcco report docs/ap docs/push docs/nca docs/theory --stale``. Timings are printed and not stored: see
+``make bench``.
 """
 
 from __future__ import annotations
