@@ -95,7 +95,7 @@ def probe(model: Encoder, parts: Parts) -> tuple[float, float]:
 def loss_of(method: str, n: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """InfoNCE has the positive among the candidates, as SimCLR does."""
     if method == OURS:
-        return fcco.losses.ContrastiveLoss(n, rule=fcco.SOAP(gamma=0.7))
+        return fcco.losses.ContrastiveLoss(n)
     return fcco.losses.ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())
 
 

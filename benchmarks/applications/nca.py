@@ -93,7 +93,7 @@ def fit(case: Case, method: str, lr: float, seed: int, part: Part) -> tuple[Tens
     """Return a map, and the seconds that it took."""
     x, (y,) = part
     a = torch.nn.Parameter(start(part))
-    rule: dict[str, Any] = {"memory": 0} if method == OURS else {"rule": fcco.BSGD()}
+    rule: dict[str, Any] = {} if method == OURS else {"rule": fcco.BSGD()}
     loss_fn = fcco.losses.NCALoss(len(x), log_likelihood=case.model == LOGARITHM, **rule)
 
     def step(rows: Tensor) -> Tensor:

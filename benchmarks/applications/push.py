@@ -85,7 +85,7 @@ def loss_of(method: str, y: Tensor) -> Any:
         return lambda scores, target, _: F.binary_cross_entropy_with_logits(scores, target.to(scores))
     if method == "in-batch push":
         return fcco.losses.PNormPushLoss.from_targets(y, rule=fcco.BSGD())
-    return fcco.losses.PNormPushLoss.from_targets(y, memory=0)
+    return fcco.losses.PNormPushLoss.from_targets(y)
 
 
 def goal(table: Table) -> str:
