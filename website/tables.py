@@ -69,7 +69,7 @@ def read_table(page: str, heading: str, before: str = "") -> Table:
             table.append(line)
         elif table:
             break
-        elif line:
+        elif line and not line.startswith("<!--"):
             title = line.replace("*", "")
     if not table:
         raise ValueError(f"{where}: no table there")
