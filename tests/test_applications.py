@@ -115,7 +115,7 @@ def test_rows_that_are_not_finished_are_named(tmp_path):
     tables, missing = measured(["push"], tmp_path / "none.jsonl")
     assert tables == {"push": {}}
     assert missing == [f"Top ranking: {name} (batch 8, 32, 128)" for name in ("covtype", "ijcnn1")]
-    assert "Not measured yet" in as_page({"push": (load("push"), {})}, {}, {}, missing)
+    assert "not measured yet" in as_page({"push": (load("push"), {})}, {}, {}, missing)
 
 
 def test_results_of_an_earlier_search_can_still_be_shown(tmp_path):

@@ -16,18 +16,14 @@ PAGE = Path("BENCHMARKS.md")
 
 
 def main() -> None:
-    """Run what the arguments ask for."""
-    parser = argparse.ArgumentParser(prog="applications", description="Every application against its alternatives.")
-    parser.add_argument("--only", help=f"some of {', '.join(names())}, with commas; the page then has only these")
+    """Measure or read the chosen applications, and write the page."""
+    parser = argparse.ArgumentParser(prog="applications", description="Compare applications with their alternatives.")
+    parser.add_argument("--only", help=f"some of {', '.join(names())}, separated by commas; the page has only these")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--quick", action="store_true", help="one short case of each, to see that it runs")
-    parser.add_argument(
-        "--seconds", action="store_true", help="show times: measured alone on the machine, by one worker"
-    )
-    parser.add_argument("--finished", action="store_true", help="run nothing: the page of what is in the cache")
-    parser.add_argument(
-        "--earlier", action="store_true", help="as --finished, and with results that earlier code made too"
-    )
+    parser.add_argument("--quick", action="store_true", help="run one short case of each, as a check")
+    parser.add_argument("--seconds", action="store_true", help="show times; use one worker on an idle machine")
+    parser.add_argument("--finished", action="store_true", help="run nothing, and write the page from the cache")
+    parser.add_argument("--earlier", action="store_true", help="like --finished, but also use results of earlier code")
     parser.add_argument("--cache", type=Path, default=Path("build/applications/cache.jsonl"))
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What an application is: cases to run, methods to compare, and a function that trains one of them once."""
+"""The parts of an application: cases to run, methods to compare, and a function that trains a method once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Case:
     Parameters
     ----------
     data : str
-        What is trained on.
+        The training data.
     batch : int
-        Examples in a batch; 0 for methods that have no batches.
+        The number of examples in a batch; 0 for methods that have no batches.
     passes : int
-        How often the training data are gone through; what it means in detail is the application's to say.
+        The number of passes over the training data. The text of the application says what a pass is.
     model : str
-        Where there are several.
+        The model, if the application has several.
     """
 
     data: str
@@ -36,7 +36,7 @@ class Case:
 
     @property
     def where(self) -> str:
-        """Data and model."""
+        """The data and the model."""
         return f"{self.data}, {self.model}" if self.model else self.data
 
 
@@ -47,18 +47,18 @@ class Method:
     Parameters
     ----------
     name : str
-        As the tables have it.
+        The name in the tables.
     kind : Kind
-        "ours"; "in-batch", the same objective with the batch taken for the population; "field", what else people
-        would use; "exact", the minimum of the objective, over which the tables show the excess; "full", what all
-        data at every step reach where no minimum is known. A case has one "ours", at most one of the last two, and
-        any number of the others, which are the competitors.
+        "ours"; "in-batch", the same objective with the batch treated as the population; "field", any other method
+        that people would use; "exact", the minimum of the objective, over which the tables show the excess; "full",
+        training with all data at every step, if no minimum is known. A case has one "ours", at most one of the last
+        two, and any number of the others, which are the competitors.
     tuned : bool
-        Whether it has an lr; if not, it runs once for every seed.
+        Whether the method has an lr. If not, it runs once for every seed.
     batched : bool
-        Whether it depends on the batch size; if not, it runs once for all batch sizes.
+        Whether the method depends on the batch size. If not, it runs once for all batch sizes.
     needs : str
-        A package without which it is left out, and named as absent.
+        A package that the method needs. Without it, the method is left out, and the page says so.
     """
 
     name: str
@@ -74,18 +74,18 @@ class Method:
 
 
 class Result(NamedTuple):
-    """What one run came to.
+    """The result of one run.
 
     Parameters
     ----------
     objective : float
-        On all training data, exact; the lower the better. NaN: the method has another objective.
+        The exact objective on all training data; lower is better. NaN if the method has another objective.
     valid, test : float
-        The metric on held-out data; the higher the better.
+        The metric on held-out data; higher is better.
     seconds : float
-        Of training; CPU time, where the loop is ours.
+        The time of training; CPU time if the loop is ours.
     memory : float
-        MiB that training needed at most, where the application measures it.
+        The peak memory of training in MiB, if the application measures it.
     """
 
     objective: float
@@ -100,32 +100,31 @@ DIVERGED = Result(math.inf, -math.inf, -math.inf)
 
 @dataclass(frozen=True)
 class Application:
-    """A task that users come with.
+    """A task that users have.
 
     Parameters
     ----------
     title : str
-        A heading.
+        The heading of the section.
     text : str
-        Paragraphs on data, model, optimizer and what a pass is, in Markdown.
+        Markdown that describes the data, the model, the optimizer, a pass, and the methods.
     objective, metric : str
-        What the two numbers are called.
+        Descriptions of the two numbers, which follow "*Objective*:" and "*Metric*:" on the page.
     cases : tuple[Case, ...]
-        The rows; ``passes`` and whatever else they say is the same for all methods.
+        The rows, whose settings are the same for all methods.
     methods : callable
         The columns of a case.
     run : callable
-        ``run(case, method, lr, seed)`` trains the method of that name once; seeds share their data and batches
-        among methods. It returns ``DIVERGED`` where training did not survive the lr.
+        ``run(case, method, lr, seed)`` trains the method of that name once. All methods of a seed share data and
+        batches. It returns ``DIVERGED`` if training diverged.
     lr : callable
         The centre of the grid of learning rates, for a case.
     quick : Case
-        A case of a second or two, for the tests.
+        A case that takes a second or two, for the tests.
     seeds : int
-        How many.
+        The number of seeds.
     goal : callable
-        What would be a win, as a sentence, and a function that says whether it came out, from a
-        :class:`Table`; in Markdown.
+        Maps a :class:`Table` to sentences in Markdown that state a goal and whether it was reached.
     """
 
     title: str
@@ -142,7 +141,7 @@ class Application:
 
 
 class Tuned(NamedTuple):
-    """The results of all seeds at the learning rate that was chosen, and whether it lies at the end of the grid."""
+    """The results of all seeds at the chosen learning rate, and whether it lies at the end of the grid."""
 
     lr: float
     results: list[Result]
@@ -151,7 +150,7 @@ class Tuned(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a method came to in a case: at the lr chosen for the objective, and at that chosen for the metric."""
+    """The results of a method in a case: at the lr chosen for the objective, and at the lr chosen for the metric."""
 
     method: Method
     by_objective: Tuned
@@ -159,12 +158,12 @@ class Entry:
 
     @property
     def objective(self) -> list[float]:
-        """Of each seed, at the lr that is best for it."""
+        """The objective of each seed, at the lr that is best for it."""
         return [result.objective for result in self.by_objective.results]
 
     @property
     def metric(self) -> list[float]:
-        """On the test data, of each seed, at the lr that is best on the validation data."""
+        """The metric of each seed on the test data, at the lr that is best on the validation data."""
         return [result.test for result in self.by_metric.results]
 
     def typical(self, of: str) -> float:
@@ -176,7 +175,7 @@ Table = dict[Case, dict[str, Entry]]
 
 
 def tune(run: Callable[[float, int], Result], centre: float, seeds: int, **grid: int) -> tuple[Tuned, Tuned]:
-    """Search the best learning rate for the objective, and apart from it for the metric on the validation data.
+    """Search the best learning rate for the objective, and separately for the metric on the validation data.
 
     The grid is the same for every method (:mod:`harness.search`), and both searches share their runs.
 

@@ -1,4 +1,4 @@
-"""Run the cases of applications, in parallel and resumed, and gather them into tables."""
+"""Run the cases of applications in parallel, resume interrupted work, and collect the results in tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.cache import by_settings, earlier_results, make_job, sources
 
 
 def names() -> list[str]:
-    """Return the applications: every module of the package without an underscore."""
+    """Return the names of the applications: all modules of the package that do not start with an underscore."""
     found = sorted(module.name for module in pkgutil.iter_modules(applications.__path__))
     return [name for name in found if not name.startswith("_")]
 
@@ -36,7 +36,7 @@ QUICK = {"reach": 1, "around": 1}
 def tune_case(name: str, case: dict[str, Any], method: str, seeds: int, quick: bool, sources: str) -> Any:
     """Return the results of a method in a case, for :class:`Entry`.
 
-    ``sources`` only distinguishes results of different code.
+    ``sources`` only distinguishes the results of different code.
     """
     application, row = load(name), Case(**case)
     tuned = next(m.tuned for m in application.methods(row) if m.name == method)
@@ -47,7 +47,7 @@ def tune_case(name: str, case: dict[str, Any], method: str, seeds: int, quick: b
 
 
 def jobs_of(name: str, *, quick: bool = False) -> list[tuple[Case, Method, Job]]:
-    """Return the work of an application, one job for every case and method."""
+    """Return the jobs of an application, one for every case and method."""
     application = load(name)
     found = []
     for case in (application.quick,) if quick else application.cases:
@@ -63,17 +63,17 @@ def jobs_of(name: str, *, quick: bool = False) -> list[tuple[Case, Method, Job]]
 def measure(
     chosen: Sequence[str], *, quick: bool = False, workers: int = 1, cache: Path | None, progress: TextIO | None = None
 ) -> dict[str, Table]:
-    """Return the tables of the applications named."""
+    """Return the tables of the chosen applications."""
     plan = [(name, *item) for name in chosen for item in jobs_of(name, quick=quick)]
     results = run_jobs([item[3] for item in plan], workers=workers, cache=cache, progress=progress)
     return _gather(chosen, plan, results)
 
 
 def measured(chosen: Sequence[str], cache: Path, *, earlier: bool = False) -> tuple[dict[str, Table], list[str]]:
-    """Return the tables of what is finished, and the rows of which something is missing.
+    """Return the tables of the finished rows, and the names of the rows that are not finished.
 
-    With ``earlier``, a result that other code made with the same settings counts too, such as one of an earlier search
-    for the learning rate.
+    With ``earlier``, results that other code computed with the same settings count too, such as those of an earlier
+    search for the learning rate.
     """
     plan = [(name, *item) for name in chosen for item in jobs_of(name)]
     known, old = Cache(cache).results, _without_code(earlier_results(cache)) if earlier else {}
@@ -88,7 +88,7 @@ def measured(chosen: Sequence[str], cache: Path, *, earlier: bool = False) -> tu
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    """Return settings without what they say about the code: a digest, or in earlier files a version."""
+    """Return settings without their digest of the code, or without the version in earlier files."""
     return by_settings({key: value for key, value in settings.items() if key not in ("sources", "version")})
 
 
@@ -99,14 +99,14 @@ def _without_code(results: dict[str, Any]) -> dict[str, Any]:
 def _gather(chosen: Sequence[str], plan: list[tuple[str, Case, Method, Job]], results: list[Any]) -> dict[str, Table]:
     tables: dict[str, Table] = {name: {} for name in chosen}
     for (name, case, method, _), runs in zip(plan, results, strict=True):
-        # An earlier search left a pair, without whether the learning rate lies at the end of the grid.
+        # The pairs of an earlier search do not say whether the learning rate lies at the end of the grid.
         entry = Entry(method, *(Tuned(lr, [Result(*result) for result in some], *end) for lr, some, *end in runs))
         tables[name].setdefault(case, {})[method.name] = entry
     return tables
 
 
 def absent(chosen: Sequence[str]) -> dict[str, set[str]]:
-    """Methods that were left out, by the package that they need."""
+    """Return the methods that were left out, by the package that they need."""
     methods = {m for name in chosen for case in load(name).cases for m in load(name).methods(case)}
     needs = {method.needs for method in methods if not method.available}
     return {need: {method.name for method in methods if method.needs == need} for need in sorted(needs)}

@@ -1,4 +1,4 @@
-"""The page: who wins where, by how much, and from which batch size on it no longer matters."""
+"""The page: which method is better in which case, by how much, and up to which batch size."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Entries = dict[str, Entry]
 INTRODUCTION = """\
 # Applications
 
-**What was compared.** Every application of the library on real data, with the strongest alternative that was at hand.
-All methods of a row see the same batches of the same examples, with the same model and optimizer, each at its best lr.
+**What was compared.** This page compares losses of the library with the strongest alternatives that were at hand, one
+application at a time. Most of the data are real; where data are simulated, the section says so. In every row, all
+methods that train on mini-batches have the same model, the same optimizer and the same batches, unless the section says
+otherwise. Every method has its own best learning rate (lr).
 
     FCCO_DATA=... make bench-applications
 
@@ -26,32 +28,41 @@ All methods of a row see the same batches of the same examples, with the same mo
 MEASURED = """\
 ## How it was measured
 
-Only the lr is tuned, on the same grid for all: factors of four on the first seed, then five factors of two around the
-best on all seeds. {search}Our losses have their defaults, unless the section says otherwise.
-There are two numbers, and they are kept apart, each at an lr chosen for it:
+Only the lr is tuned, on the same grid for all methods of a row. The search tries factors of four on the first seed, and
+then five factors of two around the best of them on all seeds. {search}In training, the lr falls to 0 along a cosine.
+Our losses have their default settings, unless the section says otherwise.
 
-- the **objective** on all training data, exact, at the lr that is best for it. Where its minimum is known, the tables
-  have the *excess* over it; the ratio is that of our excess to the best competitor's, so less than 1 is a gain;
-- the **metric** on test data, at the lr that is best on validation data. The best competitor is the one that is best on
-  the test data. A lower objective does not always buy a better metric.
+The page reports two numbers. They are kept apart, and each has an lr of its own:
 
-Figures are means over {seeds} seeds or more, ± their standard deviation. *Even* means that the difference is within
-twice its standard error, or below 5% of an excess, .1% of an objective, or .001 of a metric.
+- The **objective** is computed exactly on all training data, unless the section says otherwise. The lr is the one that
+  is best for the objective. If the minimum is known, the tables show the *excess* over it, and the *ratio* of our
+  excess to that of the best competitor: a ratio below 1 is a gain. Otherwise they show the *difference*, and a negative
+  one is a gain.
+- The **metric** is computed on test data. The lr is the one that is best on validation data. The best competitor is the
+  one with the best metric on the test data, and a positive *difference* is a gain. A lower objective does not always
+  lead to a better metric.
+
+Methods that find the exact optimum, or that use all data, classes or documents at every step, have columns of their
+own. They do not count as competitors.
+
+The figures are means over at least {seeds} seeds, ± the standard deviation over seeds. *Even* means that the difference
+is within twice its standard error, or that it is below 5% of the competitor's excess, 0.1% of the competitor's
+objective (if the minimum is not known), or 0.001 of a metric.
 """
 
 
 class Duel(NamedTuple):
-    """Ours against the best competitor, in one number."""
+    """The comparison of ours with the best competitor in one number."""
 
     ours: list[float]
     theirs: list[float]
     rival: str
     winner: str  # "ours", "even" or "theirs"
-    floor: float  # that the objective cannot go below; 0 where it is not known
+    floor: float  # the minimum of the objective, or 0 if it is not known
 
     @property
     def difference(self) -> float:
-        """Mean of ours less mean of theirs."""
+        """The mean of ours minus the mean of theirs."""
         return fmean(self.ours) - fmean(self.theirs)
 
 
@@ -60,13 +71,13 @@ def _of_kind(entries: Entries, *kinds: str) -> list[Entry]:
 
 
 def floor(entries: Entries) -> float | None:
-    """Return the minimum of the objective, where it is known."""
+    """Return the minimum of the objective, or None if it is not known."""
     found = [fmean(entry.objective) for entry in _of_kind(entries, "exact")]
     return found[0] if found else None
 
 
 def duel(entries: Entries, number: str) -> Duel | None:
-    """Ours against the best competitor in "objective" or "metric"; None where no competitor has that number."""
+    """Compare ours with the best competitor in "objective" or "metric"; None if no competitor has that number."""
     sign = 1 if number == "objective" else -1
     values: Callable[[Entry], list[float]] = lambda entry: getattr(entry, number)  # noqa: E731
     rivals = [entry for entry in _of_kind(entries, "in-batch", "field") if not math.isnan(fmean(values(entry)))]
@@ -94,7 +105,7 @@ def _winner(a: list[float], b: list[float], sign: int, tolerance: float) -> str:
 
 
 def ratio(entries: Entries) -> float:
-    """Our excess over that of the best competitor; NaN where the minimum is not known."""
+    """Return our excess divided by that of the best competitor, or NaN if the minimum is not known."""
     found = duel(entries, "objective")
     if found is None or floor(entries) is None:
         return math.nan
@@ -106,7 +117,7 @@ def _bold_if_ours(text: str, winner: str) -> str:
 
 
 def objective_row(case: Case, entries: Entries) -> Row:
-    """Return a line of the objective's table."""
+    """Return a row of the table of the objective."""
     row: Row = {"data": case.where, "batch": case.batch, "passes": case.passes}
     found = duel(entries, "objective")
     if found is None:
@@ -121,7 +132,7 @@ def objective_row(case: Case, entries: Entries) -> Row:
 
 
 def metric_row(case: Case, entries: Entries, *, seconds: bool = False) -> Row:
-    """Return a line of the metric's table, and the time of training next to that of the in-batch loss."""
+    """Return a row of the table of the metric, with ``seconds`` also the time relative to that of the in-batch loss."""
     row: Row = {"data": case.where, "batch": case.batch, "passes": case.passes}
     found = duel(entries, "metric")
     if found is None:
@@ -143,7 +154,7 @@ def _tally(winners: Iterable[str]) -> str:
 
 
 def summary(tables: dict[str, tuple[Application, Table]]) -> list[Row]:
-    """One line for every application and batch size."""
+    """Return a row for every application and batch size."""
     rows = []
     for application, table in tables.values():
         for batch in sorted({case.batch for case in table}):
@@ -163,20 +174,21 @@ def summary(tables: dict[str, tuple[Application, Table]]) -> list[Row]:
 
 
 def outcome(rows: list[Row]) -> str:
-    """Return how often ours is better, even and worse, over all lines of the summary, as a sentence."""
+    """Return sentences that count how often ours is better, even and worse in the whole summary."""
     counts = {}
     for number in ("objective", "metric"):
         tallies = [str(row[f"{number}: better / even / worse"]).split(" / ") for row in rows]
         better, even, worse = (sum(map(int, column)) for column in zip(*tallies, strict=True)) if rows else (0, 0, 0)
-        counts[number] = f"better in {better}, even in {even} and worse in {worse} of {better + even + worse} cases"
+        found = f"{better}, even in {even} and worse in {worse} of {better + even + worse} cases"
+        counts[number] = f"better than the best competitor in {found}"
     return (
         f"By the training objective, fcco is {counts['objective']}. By the test metric, it is {counts['metric']}. "
-        "A case is a data set, a model and a batch size."
+        "A case is a combination of a data set, a model, a batch size and a number of passes."
     )
 
 
 def helps_up_to(table: Table) -> str:
-    """At which batch sizes the objective is better in at least half of the cases, as a sentence."""
+    """Return a sentence on the batch sizes at which our objective is better in at least half of the cases."""
     winners: dict[int, list[str]] = {}
     for case, entries in table.items():
         found = duel(entries, "objective")
@@ -186,14 +198,16 @@ def helps_up_to(table: Table) -> str:
     if not winners:
         return ""
     if not helped:
-        return "At no batch size is our objective clearly better in half of the cases."
+        return "At no batch size is our objective clearly better in at least half of the cases."
+    if len(helped) == len(winners):
+        return "At every batch size, our objective is clearly better in at least half of the cases."
     if helped[-1] == max(winners):
-        return f"Our objective is clearly better in at least half of the cases up to the largest batch, {helped[-1]}."
-    return f"Beyond batch {helped[-1]}, our objective is no longer clearly better in half of the cases."
+        return f"At the largest batch, {helped[-1]}, our objective is clearly better in at least half of the cases."
+    return f"Beyond batch {helped[-1]}, our objective is no longer clearly better in at least half of the cases."
 
 
 def section(application: Application, table: Table, *, seconds: bool = False) -> str:
-    """Return the part of the page on one application."""
+    """Return the section of the page on one application."""
     verdict = application.goal(table) if application.goal else ""
     parts = [f"## {application.title}", application.text, verdict, helps_up_to(table)]
     for known, name in ((True, "excess over the minimum of the "), (False, "")):
@@ -208,7 +222,7 @@ def section(application: Application, table: Table, *, seconds: bool = False) ->
 
 
 def _about_ends(tables: dict[str, tuple[Application, Table]]) -> str:
-    """Return a line on choices at the end of the grid, beyond which there may be better ones."""
+    """Return sentences on learning rates at the end of the grid, or nothing if there are none."""
     ends = [
         f"{entry.method.name} ({application.title}, {case.where}, batch {case.batch})"
         for application, table in tables.values()
@@ -216,7 +230,9 @@ def _about_ends(tables: dict[str, tuple[Application, Table]]) -> str:
         for entry in entries.values()
         if entry.by_objective.at_end or entry.by_metric.at_end
     ]
-    return f"The best lr lies at the end of the grid for {'; '.join(ends)}.\n" if ends else ""
+    if not ends:
+        return ""
+    return f"The best lr lies at the end of the grid for {'; '.join(ends)}. A better one may lie beyond it.\n"
 
 
 def as_page(
@@ -228,21 +244,24 @@ def as_page(
     seconds: bool = False,
     earlier: bool = False,
 ) -> str:
-    """Return the whole page in Markdown; it names the rows that are not measured yet.
+    """Return the whole page in Markdown, including a list of the rows that are not measured yet.
 
-    With ``earlier``, it says that results may come from the search for an lr that there was before the grid.
+    With ``earlier``, the page says that some results may come from an earlier search for the lr, which was not a grid.
     """
     seeds = min((application.seeds for application, _ in tables.values()), default=0)
     rows = summary(tables)
     parts = [INTRODUCTION.format(outcome=outcome(rows)).rstrip()]
     if missing:
-        parts.append("Not measured yet: " + "; ".join(missing) + ".")
+        parts.append("These rows are not measured yet: " + "; ".join(missing) + ".")
     parts += ["## Summary", as_markdown(rows), MEASURED.format(seeds=seeds, search=_about_ends(tables)).rstrip()]
     if earlier:
-        parts.append("Results that other code left may have been measured with an earlier search for the lr, a walk.")
+        parts.append(
+            "Some results may come from an earlier version of the code, which searched for the lr by a walk and not on "
+            "a grid."
+        )
     if absent:
         lines = [f"{', '.join(sorted(methods))} (`pip install {need}`)" for need, methods in absent.items()]
-        parts.append("Left out, since not installed: " + "; ".join(lines) + ".")
-    parts.append("Measured with " + ", ".join(f"{key} {value}" for key, value in about.items()) + ".")
+        parts.append("These methods were left out, because their packages are not installed: " + "; ".join(lines) + ".")
+    parts.append("The results were measured with " + ", ".join(f"{key} {value}" for key, value in about.items()) + ".")
     parts += [section(application, table, seconds=seconds) for application, table in tables.values() if table]
     return "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""Representations without labels: two views of a photograph find each other among all; a linear probe reads them."""
+"""Contrastive learning: an encoder is trained without labels, and judged by a linear probe of its features."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMES = 8
 
 @lru_cache
 def load(name: str) -> Parts:
-    """Images of 16 x 16 pixels in [0, 1]: 4,000 photographs to train on, 1,000 and 2,000 others; digits for tests."""
+    """Load images of 16 x 16 pixels in [0, 1]: 4,000 for training, 1,000 and 2,000 others. Digits are for the tests."""
     if name == "digits":
         bunch = load_digits()
         x = F.interpolate(torch.tensor(bunch.images / 16, dtype=torch.float32).unsqueeze(1), 16).repeat(1, 3, 1, 1)
@@ -47,7 +47,7 @@ def _cifar10(part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def view(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image cropped to 12 x 12 somewhere, mirrored or not, and brighter or darker, with more or less contrast."""
+    """Return a random crop of each image to 12 x 12, with random mirroring, brightness and contrast."""
     draw = lambda high: torch.randint(high, (len(x), 1, 1, 1), generator=generator)  # noqa: E731
     across = torch.arange(12)
     columns = torch.where(draw(2) == 1, across.flip(0), across) + draw(5)
@@ -60,7 +60,7 @@ def view(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 class Encoder(nn.Module):
-    """Three convolutions to 64 features, and a head to 32, which only the loss sees."""
+    """Three convolutions lead to 64 features, and a head, which only the loss uses, to 32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,19 +70,19 @@ class Encoder(nn.Module):
         self.head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, 32]."""
+        """Return embeddings of shape [B, 32]."""
         return self.head(self.features(x))
 
 
 def objective(model: Encoder, x: Tensor) -> float:
-    """Return the loss of one pair of views of every training image, among all of them."""
+    """Return the exact loss, on one pair of views of every training image."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         return float(contrastive_loss(*(model(view(x, generator)) for _ in range(2))))
 
 
 def probe(model: Encoder, parts: Parts) -> tuple[float, float]:
-    """Accuracy of a logistic regression on the features of the middle of the images, on validation and test data."""
+    """Return the validation and test accuracy of a logistic regression on the features of the images' centres."""
     with torch.no_grad():
         features = [model.features(part.x[..., 2:14, 2:14]).numpy() for part in parts]
     labels = [part.y[0].numpy() for part in parts]
@@ -93,7 +93,7 @@ def probe(model: Encoder, parts: Parts) -> tuple[float, float]:
 
 
 def loss_of(method: str, n: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """InfoNCE has the positive among the candidates, as SimCLR does."""
+    """Return the loss of that name. InfoNCE has the positive among the candidates, as in SimCLR."""
     if method == OURS:
         return fcco.losses.ContrastiveLoss(n)
     return fcco.losses.ContrastiveLoss(n, include_positive=True, own_term="sampled", rule=fcco.BSGD())
@@ -120,18 +120,19 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(_: Case) -> tuple[Method, ...]:
-    """At 8 times the batch, an epoch has an eighth of the steps."""
+    """Return the methods. With 8 times the batch, an epoch has an eighth of the steps."""
     return Method(OURS, "ours"), Method(IN_BATCH, "in-batch"), Method(LARGER, "field")
 
 
 def goal(table: Table) -> str:
-    """Against InfoNCE with larger batches."""
-    sentences = ["Sought: the global loss of InfoNCE with larger batches."]
+    """Return the verdict on the objective beside that of InfoNCE with larger batches."""
+    sentences = [f"Goal: a global contrastive loss as low as that of InfoNCE with batches {TIMES} times as large."]
     for case, entries in table.items():
         mean = {name: float(np.mean(entry.objective)) for name, entry in entries.items()}
         sentences.append(
-            f"Batch {case.batch}: {mean[OURS]:.3f} to {mean[IN_BATCH]:.3f} at the same and {mean[LARGER]:.3f} at "
-            f"{TIMES} times the batch, **{'reached' if mean[OURS] <= mean[LARGER] else 'missed'}**."
+            f"At batch {case.batch}, our objective is {mean[OURS]:.3f}. That of InfoNCE is {mean[IN_BATCH]:.3f} with "
+            f"the same batch and {mean[LARGER]:.3f} with {TIMES} times the batch: "
+            f"**{'reached' if mean[OURS] <= mean[LARGER] else 'missed'}**."
         )
     return " ".join(sentences)
 
@@ -139,14 +140,22 @@ def goal(table: Table) -> str:
 APPLICATION = Application(
     title="Contrastive learning",
     text=(
-        "CIFAR-10 at 16 x 16 pixels, 4,000 images to train on without their labels, 1,000 to validate, 2,000 to test. "
-        "Views are random crops to 12 x 12, mirrored or not, brighter or darker. Three convolutions to 64 features and "
-        "a head to 32 dimensions, Adam, a cosine lr; a pass is one over the images, whatever the batch. "
-        "*ContrastiveLoss* has its table (`memory=0`); *InfoNCE* is SimCLR's loss within the batch, at the same and at "
-        "8 times the batch at equal passes, where it takes an eighth of the steps. The probe is a logistic regression "
-        "on the 64 features of the training images."
+        "An encoder is trained on 4,000 images of CIFAR-10 without their labels, at 16 x 16 pixels. Another 1,000 "
+        "images are for validation and 2,000 for testing. The views of an image are random crops to 12 x 12 pixels, "
+        "randomly mirrored and with random brightness and contrast. The encoder has three convolutions that lead to 64 "
+        "features, and a head that maps them to 32 dimensions. The optimizer is Adam. A pass goes once over the "
+        "images, whatever the batch size.\n\n"
+        "- *ContrastiveLoss* has its defaults: it is a loss within the batch, without a table or a memory, and the "
+        "positive is not among the candidates.\n"
+        "- *InfoNCE* is SimCLR's loss within the batch, with the positive among the candidates.\n"
+        "- *InfoNCE, 8 times the batch* is the same loss with batches that are 8 times as large. It makes the same "
+        "number of passes and takes an eighth of the steps.\n\n"
+        "The objective compares every training image with all others. Like *ContrastiveLoss*, it leaves the positive "
+        "out of the candidates. The linear probe is a logistic regression on the 64 features of the training images, "
+        "with their labels. The defaults of *ContrastiveLoss* were chosen on scikit-learn's digits; see "
+        "[docs/defaults.md](docs/defaults.md)."
     ),
-    objective="contrastive_loss of a pair of views of every training image",
+    objective="global contrastive loss of a pair of views of every training image",
     metric="accuracy of a linear probe",
     cases=(Case("cifar10", 16, 3), Case("cifar10", 64, 5)),
     methods=methods,

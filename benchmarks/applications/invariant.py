@@ -1,4 +1,4 @@
-"""Invariant logistic regression: the score of an example is a mean over perturbations, of which a few are drawn."""
+"""Invariant logistic regression: the score of an example is a mean over perturbations, and a few are drawn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PENALTY = 1e-3
 
 @lru_cache
 def load(name: str) -> Parts:
-    """Load the data: whether a tumour is malignant, or a digit is odd."""
+    """Load the data: whether a tumour is malignant, or whether a digit is odd."""
     if name.startswith("digits"):
         bunch = load_digits()
         return three_parts(bunch.data, (bunch.target % 2,))
@@ -35,12 +35,12 @@ def load(name: str) -> Parts:
 
 
 def area(w: Tensor, part: Part) -> float:
-    """Area under the ROC curve, of observations that are not perturbed: their score is the mean over the noise."""
+    """Return the area under the ROC curve without noise, because the mean score over the noise is that score."""
     return float(roc_auc_score(part.y[0].numpy(), (part.x.to(w) @ w).numpy()))
 
 
 def run(case: Case, method: str, lr: float, seed: int) -> Result:
-    """Train once, from 0; with k draws a visit there are a k-th of the visits."""
+    """Train once, starting at 0. With k draws per visit, there are a k-th of the visits."""
     parts = load(case.data)
     x, (y,) = parts.train
     wide, deviation = x.double(), float(case.data.split("noise ")[1]) ** 0.5
@@ -73,7 +73,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def goal(table: Table) -> str:
-    """Return the verdict on the gap to the optimum where the variance of the noise over the number of draws is 1."""
+    """Return the verdict on the excess where the variance of the noise over the number of draws is 1."""
     lines = []
     for case, entries in table.items():
         lowest = floor(entries)

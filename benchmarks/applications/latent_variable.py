@@ -1,4 +1,4 @@
-"""Retrieval: a masked word is guessed from a document that is retrieved by the words around it."""
+"""Retrieval: a masked word is predicted from a document that the words around it retrieve."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from harness.training import DivergedError, train
 
 OURS, IN_BATCH, TOP, ALL = "LatentVariableLoss", "in-batch", "top-k truncation", "exact sum"
 WORDS, COMMON, LENGTH, WINDOW, FEATURES, DIMENSIONS = 2000, 100, 100, 8, 64, 32
-BACKGROUND = 20  # words that a document is taken to have of the whole text, beside its own
+BACKGROUND = 20  # words of the whole text that are added to the words of a document
 SHARE = 0.05
 
 
 class Queries(NamedTuple):
-    """Masked words: features of the words around [n, d], the word [n], and the document that it stands in [n]."""
+    """Masked words: the features of the words around [n, d], the words [n] and their documents [n]."""
 
     x: Tensor
     word: Tensor
@@ -33,7 +33,7 @@ class Queries(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """Documents: features [Z, d], log p(word | document) and whether it has the word [Z, words]; and queries."""
+    """Documents and queries: features [Z, d], log p(word | document) [Z, words], and which words occur [Z, words]."""
 
     z: Tensor
     log_likelihood: Tensor
@@ -45,7 +45,7 @@ class Corpus(NamedTuple):
 
 @lru_cache
 def load(limit: int | None) -> Corpus:
-    """Return the help texts that ship with Python, in documents of 100 words; ``limit``: of their words."""
+    """Return the first ``limit`` words of the help texts that ship with Python, in documents of 100 words."""
     from pydoc_data.topics import topics
 
     spoken = re.findall(r"[a-z_]+", " ".join(topics[key] for key in sorted(topics)).lower())[:limit]
@@ -69,7 +69,7 @@ def load(limit: int | None) -> Corpus:
 
 
 def _word_features(counts: np.ndarray) -> np.ndarray:
-    """[words, d], of the documents that a word is in, by a singular value decomposition; rare words weigh more."""
+    """Return features of words, [words, d], by a singular value decomposition; rare words have more weight."""
     rarity = np.log(len(counts) / (1 + (counts > 0).sum(0)))
     _, size, axes = np.linalg.svd(np.log1p(counts) * rarity, full_matrices=False)
     kept = min(FEATURES, len(size))
@@ -82,20 +82,20 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 class Retriever(nn.Module):
-    """A score of a document for a query, E(x)·E(z), with two linear maps of their features."""
+    """The score of a document for a query, E(x)·E(z), from two linear maps of their features."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
         self.query, self.document = (nn.Linear(features, DIMENSIONS, bias=False) for _ in range(2))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """[B1, B2]: of queries [B1, d], documents [B2, d] or some for each query [B1, B2, d]."""
+        """Return scores [B1, B2] from queries [B1, d] and documents, [B2, d] or for each query [B1, B2, d]."""
         first, second = self.query(x), self.document(z)
         return first @ second.T if z.dim() == 2 else (second @ first.unsqueeze(2)).squeeze(2)
 
 
 def scores(model: Retriever, corpus: Corpus, queries: Queries, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Log p(y | z, x) and E(x)·E(z) of all documents or of the chosen ones; none of them a word's own."""
+    """Return log p(y | z, x) and E(x)·E(z) of all or the chosen documents. The word's own document is masked."""
     if chosen is None:
         chosen = torch.arange(len(corpus.z))
     weight = model(queries.x, corpus.z[chosen])
@@ -110,9 +110,9 @@ def loss_on(model: Retriever, corpus: Corpus, queries: Queries) -> float:
 
 
 class Draw:
-    """Documents for a batch of queries, [B1, k], and log-probabilities with which they were drawn, None if uniform.
+    """Documents for a batch of queries, [B1, k], and the log-probabilities of drawing them, or None if uniform.
 
-    Which documents are near to a query is as of the beginning of the pass, as an index for search would have it.
+    The nearest documents are found at the beginning of every pass, as a search index would do.
     """
 
     def __init__(self, model: Retriever, corpus: Corpus, method: str, steps: int, seed: int) -> None:
@@ -122,7 +122,7 @@ class Draw:
         self.near = torch.empty(0)
 
     def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """For rows of the training queries."""
+        """Draw documents for rows of the training queries."""
         if self.method == IN_BATCH:
             drawn = torch.randperm(len(self.corpus.z), generator=self.generator)[: self.k]
             return drawn.expand(len(rows), -1), None
@@ -135,16 +135,19 @@ class Draw:
         return (near, None) if self.method == TOP else self._from_strata(near, rows)
 
     def _from_strata(self, near: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The near ones, random ones that have the word, and random ones of the rest, each standing for its kind."""
+        """Return the nearest documents, random ones with the word, and random ones of the rest.
+
+        Each document represents its kind.
+        """
         _, word, home = self.corpus.train
         has_word = self.corpus.has_word[:, word[rows]].T
         order = torch.rand(has_word.shape, generator=self.generator).scatter(1, near, -1.0)
-        chosen, among = [near], [torch.ones(near.shape)]  # how many each stands for
+        chosen, among = [near], [torch.ones(near.shape)]  # how many each represents
         for kind in (has_word, ~has_word):
             kind = kind & (order >= 0)
             size = (self.k - near.shape[1]) // 2
             key, drawn = order.where(kind, -1.0).topk(size, 1)
-            # Where a kind has fewer, the word's own document fills up: it is excluded anyway.
+            # If a kind has fewer documents, the word's own document fills the gap, which is excluded anyway.
             chosen.append(torch.where(key >= 0, drawn, home[rows, None]))
             there, taken = (which.sum(1, keepdim=True).clamp(min=1) for which in (kind, key >= 0))
             among.append((there / taken).expand(key.shape))
@@ -178,20 +181,21 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(_: Case) -> tuple[Method, ...]:
-    """Return the methods; the exact sum scores twenty times as many documents."""
+    """Return the methods. The exact sum scores twenty times as many documents as the others."""
     return Method(OURS, "ours"), Method(IN_BATCH, "in-batch"), Method(TOP, "field"), Method(ALL, "full")
 
 
 def goal(table: Table) -> str:
-    """Return the verdict on the share of the exact sum's gain over guessing without any document."""
-    sentences = ["Sought: the exact sum's likelihood by 5% of the documents."]
+    """Return the verdict on the objective beside that of the exact sum."""
+    sentences = ["Goal: the likelihood of the exact sum, to within 1%, from 5% of the documents."]
     for case, entries in table.items():
         mean = {name: float(np.mean(entry.objective)) for name, entry in entries.items()}
         if {OURS, TOP, ALL} <= mean.keys():
             gap = mean[OURS] - mean[ALL]
             sentences.append(
-                f"Batch {case.batch}: {mean[OURS]:.3f} to {mean[ALL]:.3f} of the exact sum, "
-                f"**{'reached' if gap <= 0.01 * mean[ALL] else 'missed'}** to within 1%; top-k has {mean[TOP]:.3f}."
+                f"At batch {case.batch}, our negative log-likelihood is {mean[OURS]:.3f}, against {mean[ALL]:.3f} for "
+                f"the exact sum: **{'reached' if gap <= 0.01 * mean[ALL] else 'missed'}**. Top-k truncation has "
+                f"{mean[TOP]:.3f}."
             )
     return " ".join(sentences)
 
@@ -199,16 +203,21 @@ def goal(table: Table) -> str:
 APPLICATION = Application(
     title="Latent-variable retrieval",
     text=(
-        "The help texts that ship with Python, in 618 documents of 100 words. Of a masked word, the 8 words on either "
-        "side are known; a document is retrieved by E(x)·E(z), with two linear maps of 64 fixed features to 32 "
-        "dimensions, and has the word with the probability that it has in the document (mixed with its share of the "
-        "whole text, in the proportion 100 to 20). The word's own document is excluded. 3,000 words train, 1,000 "
-        "validate, 1,000 test; Adam, a cosine lr. All but the *exact sum* score 31 documents a query, 5%. *in-batch* "
-        "draws them at random, once for a batch. *top-k truncation* takes the nearest, by an index that is made anew "
-        "every pass. *LatentVariableLoss* takes the nearest for half of them, by the same index, a quarter at random "
-        "of those that have the word (an inverted index knows them), and a quarter at random of the rest; each stands "
-        "for its kind, by the probability `log_q` with which it was drawn, so that both sums are estimated without "
-        "bias. The loss has its default rule, which keeps no table."
+        "The data are the help texts that ship with Python, cut into 618 documents of 100 words. A word is masked, and "
+        "the 8 words on either side of it are known. The model retrieves a document z for these words x by the score "
+        "E(x)·E(z), where two linear maps lead from 64 fixed features to 32 dimensions. A document predicts the masked "
+        "word by the word's share in the document, mixed with its share in the whole text in the proportion 100 to 20. "
+        "The word's own document is excluded. 3,000 words are for training, 1,000 for validation and 1,000 for "
+        "testing. The optimizer is Adam.\n\n"
+        "All methods use `LatentVariableLoss` with its default rule, which keeps no table. All but *exact sum* score "
+        "31 documents per query, which is 5% of them. They differ in how they choose the documents:\n\n"
+        "- *in-batch* draws them at random, once per batch.\n"
+        "- *top-k truncation* takes the nearest ones, by an index that is rebuilt in every pass.\n"
+        "- *LatentVariableLoss* takes the nearest ones for half of them, by the same index. It draws a quarter at "
+        "random from the documents that contain the word, which an inverted index can find, and a quarter at random "
+        "from the rest. It passes the probabilities of these draws as `log_q`, so that every document represents its "
+        "kind and both sums are estimated without bias.\n"
+        "- *exact sum* scores all documents."
     ),
     objective="negative log-likelihood of a masked word, over all documents",
     metric="log-likelihood of a masked word",

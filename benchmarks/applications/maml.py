@@ -1,4 +1,4 @@
-"""Few-shot regression: a start from which one step of gradient descent fits a sine wave, by MAML."""
+"""Few-shot regression: MAML finds weights from which one gradient step fits a sine wave."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from harness.training import DivergedError, train
 OURS, FULL, FIRST = "MAMLLoss", "MAML", "first-order MAML"
 STEP, SHOTS, EXAMPLES = 0.01, 5, 50
 STEPS = {OURS: 1.0, FULL: 1.0, FIRST: 1.3}
-"""How many steps a method has of those of ours: as many as take the same time."""
+"""The number of steps of a method relative to ours, such that both take the same time."""
 
 
 class Tasks(NamedTuple):
-    """Examples to adapt to and to be judged by, each of inputs and targets [tasks, examples, 1]."""
+    """Examples to adapt to and to evaluate on, each with inputs and targets of shape [tasks, examples, 1]."""
 
     support: Data
     query: Data
@@ -33,7 +33,7 @@ class Tasks(NamedTuple):
 
 @lru_cache
 def load(n: int, seed: int) -> Tasks:
-    """Sine waves as Finn et al. have them: amplitudes from .1 to 5, phases from 0 to π, inputs from -5 to 5."""
+    """Simulate the sine waves of Finn et al.: amplitudes from .1 to 5, phases from 0 to π, inputs from -5 to 5."""
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
     amplitude, phase = 0.1 + 4.9 * draw(n, 1, 1), math.pi * draw(n, 1, 1)
@@ -42,19 +42,19 @@ def load(n: int, seed: int) -> Tasks:
 
 
 def build(seed: int) -> nn.Module:
-    """Two hidden layers of 40 units."""
+    """Return a network with two hidden layers of 40 units."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(1, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 1))
 
 
 def some(data: Data, rows: Tensor, generator: torch.Generator) -> Data:
-    """Five examples of each of some tasks."""
+    """Draw five examples of each of some tasks."""
     chosen = torch.rand(len(rows), EXAMPLES, generator=generator).topk(SHOTS, 1).indices
     return tuple(part[rows.unsqueeze(1), chosen] for part in data)  # type: ignore[return-value]
 
 
 def first_order(model: nn.Module, support: Data, query: Data, _: Tensor) -> Tensor:
-    """MAML whose gradient is that at the adapted weights, second derivatives left out."""
+    """Return the loss of first-order MAML, whose gradient is that at the adapted weights."""
     adapted = adapt(model, support, lr=STEP).detach()
     here = parameters_to_vector(model.parameters())
     return task_losses(model, adapted + here - here.detach(), query).mean()
@@ -87,35 +87,39 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(_: Case) -> tuple[Method, ...]:
-    """MAML as usual takes five examples for the task."""
+    """Return the methods. The usual MAML adapts to the five examples of a visit only."""
     return Method(OURS, "ours"), Method(FULL, "in-batch"), Method(FIRST, "field")
 
 
 def goal(table: Table) -> str:
-    """With four tasks a batch."""
+    """Return the verdict on the objective with four tasks per batch."""
     case = next((case for case in table if case.batch == 4), None)
     if case is None:
         return ""
     mean = {name: float(np.mean(entry.objective)) for name, entry in table[case].items()}
     return (
-        "Sought: a lower meta-loss than MAML's and first-order MAML's at equal CPU time, with 4 tasks a batch. "
-        f"**{'Reached' if mean[OURS] < min(mean[FULL], mean[FIRST]) else 'Missed'}**: {mean[OURS]:.3f} to "
-        f"{mean[FULL]:.3f} and {mean[FIRST]:.3f}."
+        "Goal: a lower meta-loss than MAML and first-order MAML in the same CPU time, with 4 tasks per batch. Ours is "
+        f"{mean[OURS]:.3f}, against {mean[FULL]:.3f} for MAML and {mean[FIRST]:.3f} for first-order MAML: "
+        f"**{'reached' if mean[OURS] < min(mean[FULL], mean[FIRST]) else 'missed'}**."
     )
 
 
 APPLICATION = Application(
     title="Meta-learning",
     text=(
-        "Sine waves (Finn et al., 2017): 200 tasks to train on, 200 others to validate and 200 to test, of 50 examples "
-        "to adapt to and 50 to be judged by. Two hidden layers of 40 units, an inner step of .01, Adam, a cosine lr. A "
-        "visit to a task draws 5 examples of either kind. *MAMLLoss* has its defaults, a table of adapted weights; "
-        "*MAML* is the same without the table, by `torch.func.vmap`; *first-order MAML* leaves the second derivatives "
-        "out, and has 1.3 times as many steps in the same CPU time. The objective and the metric adapt to all 50 "
-        "examples of a task. (MAML without a table minimises the error after a step on 5, which is another objective.)"
+        "The tasks are simulated sine waves (Finn et al., 2017): 200 for training, 200 others for validation and 200 "
+        "for testing. Every task has 50 examples to adapt to, and 50 on which the adapted model is evaluated. The "
+        "model has two hidden layers of 40 units, the inner step size is 0.01, and the optimizer is Adam. A visit to a "
+        "task draws 5 examples of each kind.\n\n"
+        "- *MAMLLoss* has its defaults, with a table of adapted weights.\n"
+        "- *MAML* is the same loss without the table, computed with `torch.func.vmap`.\n"
+        "- *first-order MAML* leaves out the second derivatives. It takes 1.3 times as many steps, in the same CPU "
+        "time.\n\n"
+        "The objective and the metric adapt to all 50 examples of a task. MAML without a table minimises the error "
+        "after a step on 5 examples, which is a different objective."
     ),
-    objective="mean squared error after one step",
-    metric="minus the mean squared error of new tasks after one step",
+    objective="mean squared error of the training tasks after one inner step",
+    metric="negative mean squared error of new tasks after one inner step",
     cases=(Case("sines", 4, 8), Case("sines", 16, 16)),
     methods=methods,
     run=run,

@@ -1,4 +1,4 @@
-"""Top ranking by p-norm push: a linear ranker whose worst mistakes, negatives at the top, cost most."""
+"""Top ranking: p-norm push trains a linear ranker and penalises negatives at the top of the list most."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PENALTY = 1e-3
 
 @lru_cache
 def load(name: str) -> Parts:
-    """Load the paper's splits, of which a tenth of the training part validates; the rarer class is the outer one."""
+    """Load the paper's splits, with a tenth of the training part for validation. The rarer class is the outer one."""
     if name == "breast cancer":
         bunch = load_breast_cancer()
         return three_parts(bunch.data, (bunch.target,))
@@ -41,7 +41,7 @@ def load(name: str) -> Parts:
 
 
 def batches(y: Tensor, case: Case, seed: int) -> list[Tensor]:
-    """Half of a batch positive; a pass is one over the negatives, the outer class."""
+    """Return batches of which half is positive. A pass goes once over the negatives, the outer class."""
 
     def make(size: int, seed: int) -> Any:
         return fcco.data.PositiveNegativeSampler(y, batch=size, outer="negative", drop_last=True, seed=seed)
@@ -50,12 +50,12 @@ def batches(y: Tensor, case: Case, seed: int) -> list[Tensor]:
 
 
 def at_the_top(w: Tensor, part: Part) -> float:
-    """The area under the ROC curve up to a tenth of the negatives, scaled so that chance is .5 and perfection 1."""
+    """Return the area under the ROC curve up to a tenth of the negatives, scaled to .5 for chance and 1 at best."""
     return float(roc_auc_score(part.y[0].numpy(), (part.x.to(w) @ w).numpy(), max_fpr=0.1))
 
 
 def run(case: Case, method: str, lr: float, seed: int) -> Result:
-    """Train once, from 0."""
+    """Train once, starting at 0."""
     parts = load(case.data)
     x, (y,) = parts.train
     wide = x.double()
@@ -89,7 +89,7 @@ def loss_of(method: str, y: Tensor) -> Any:
 
 
 def goal(table: Table) -> str:
-    """Return the verdict on how far above the optimum 16 + 16 ends."""
+    """Return the verdict on how far above the optimum batches of 16 + 16 end."""
     lines = []
     for case, entries in table.items():
         lowest = floor(entries)

@@ -1,4 +1,4 @@
-"""Learning to rank: a smooth NDCG from parts of lists, against losses that take lists whole."""
+"""Learning to rank: a smooth NDCG from parts of lists, compared with losses on whole lists."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Grow = Callable[[Sorted, Sorted, int], Predict]
 
 @lru_cache
 def load(name: str) -> Parts:
-    """LightGBM's own test set, and a fifth of its training queries to validate; or lists that are made."""
+    """Load LightGBM's example, with a fifth of its training queries for validation, or simulate lists."""
     if name.startswith(LIST):
         n = int(name.removeprefix(LIST).replace(",", ""))
         return scaled(*(make_lists(n, seed, count) for seed, count in ((0, 1), (1, 2), (2, 4))))
@@ -46,7 +46,7 @@ def load(name: str) -> Parts:
 
 
 def make_lists(n: int, seed: int, count: int, features: int = 20) -> tuple[Any, tuple[Any, ...]]:
-    """Lists whose best 3% are relevant, by 1 to 4, in the order of a linear score with noise."""
+    """Simulate lists whose best 3% are relevant, by 1 to 4, in the order of a linear score with noise."""
     w = np.random.default_rng(0).normal(size=features)
     rng = np.random.default_rng(seed + 1)
     x = rng.normal(size=(count * n, features))
@@ -57,7 +57,7 @@ def make_lists(n: int, seed: int, count: int, features: int = 20) -> tuple[Any, 
 
 
 def ndcg(scores: Tensor, part: Part, k: int = 10) -> float:
-    """NDCG@10 with gains 2^y - 1, the mean over queries that have a relevant item."""
+    """Return NDCG@10 with gains 2^y - 1, the mean over queries that have a relevant item."""
     y, query = part.y
     found = []
     for q in query.unique():
@@ -71,7 +71,7 @@ def ndcg(scores: Tensor, part: Part, k: int = 10) -> float:
 
 
 def limited(batches: Iterable[list[int]], examples: int) -> Iterator[Tensor]:
-    """Batches until that many examples have been seen."""
+    """Yield batches until that many examples have been seen."""
     seen = 0
     for rows in batches:
         if seen >= examples:
@@ -81,7 +81,10 @@ def limited(batches: Iterable[list[int]], examples: int) -> Iterator[Tensor]:
 
 
 def batches(case: Case, method: str, part: Part, seed: int) -> list[Tensor]:
-    """Half relevant items of a long list, 8 items of each short one, or lists whole: equally many examples in all."""
+    """Return the batches of a method, with the same number of examples in total for all methods.
+
+    Half of a batch of a long list is relevant. Of short lists, a batch has 8 items each, or whole lists.
+    """
     y, query = part.y
     sampler: Any
     if method in (LISTNET, APPROX):
@@ -108,7 +111,7 @@ def loss_of(method: str, part: Part) -> Any:
 
 
 def approx_ndcg(scores: Tensor, y: Tensor, query: Tensor) -> Tensor:
-    """ApproxNDCG of Qin et al. as allRank has it: a matrix of all pairs of a list through a sigmoid."""
+    """Return ApproxNDCG of Qin et al. as in allRank, from the sigmoids of all pairs of a list."""
     values = []
     for q in query.unique():
         h, gain = scores[query == q], y[query == q].exp2() - 1
@@ -121,7 +124,7 @@ def approx_ndcg(scores: Tensor, y: Tensor, query: Tensor) -> Tensor:
 
 
 def run(case: Case, method: str, lr: float, seed: int) -> Result:
-    """Train once, from 0."""
+    """Train once, starting at 0."""
     parts = load(case.data)
     if method in TREES:
         return boosted(parts, TREES[method], seed)
@@ -149,20 +152,20 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def boosted(parts: Parts, grow: Grow, seed: int) -> Result:
-    """Trees, as many as the NDCG@10 of the validation queries asks for."""
+    """Grow trees until the NDCG@10 of the validation queries no longer improves."""
     seconds, predict = timed(lambda: grow(_lists_together(parts.train), _lists_together(parts.valid), seed))
     valid, test = (ndcg(torch.as_tensor(predict(part.x.numpy())), part) for part in parts[1:])
     return Result(math.nan, valid, test, seconds)
 
 
 def _lists_together(part: Part) -> Sorted:
-    """The items of a query one after the other, as the tree libraries want them: features, relevances, queries."""
+    """Return features, relevances and queries, sorted by query as the tree libraries need them."""
     order = part.y[1].argsort(stable=True)
     return part.x[order].numpy(), part.y[0][order].numpy(), part.y[1][order].numpy()
 
 
 def by_lightgbm(train: Sorted, valid: Sorted, seed: int) -> Predict:
-    """Lambdarank with the settings of LightGBM's own example."""
+    """Train lambdarank with the settings of LightGBM's own example."""
     lightgbm: Any = importlib.import_module("lightgbm")
     sets = [lightgbm.Dataset(x, y, group=np.unique(query, return_counts=True)[1]) for x, y, query in (train, valid)]
     settings = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "num_threads": 1, "verbosity": -1}
@@ -174,7 +177,7 @@ def by_lightgbm(train: Sorted, valid: Sorted, seed: int) -> Predict:
 
 
 def by_xgboost(train: Sorted, valid: Sorted, seed: int) -> Predict:
-    """rank:ndcg, trees of depth 6."""
+    """Train rank:ndcg with trees of depth 6."""
     xgboost: Any = importlib.import_module("xgboost")
     sets = [xgboost.DMatrix(x, label=y, qid=query) for x, y, query in (train, valid)]
     settings = {"objective": "rank:ndcg", "eval_metric": "ndcg@10", "eta": 0.1, "max_depth": 6, "nthread": 1}
@@ -191,7 +194,7 @@ TREES: dict[str, Grow] = {"lightgbm": by_lightgbm, "xgboost": by_xgboost}
 
 @lru_cache
 def peak_of(case: Case, method: str) -> float:
-    """MiB that two steps add to a process of their own."""
+    """Return the MiB that two steps add to a process of their own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_two_steps, (case, method))
 
@@ -204,7 +207,7 @@ def _two_steps(case: Case, method: str) -> float:
     optimizer, loss_fn = torch.optim.Adam([w]), loss_of(method, part)
     (torch.zeros(2, requires_grad=True).sum() * 1).backward()
     plan = batches(Case(case.data, case.batch, 1), method, part, 0)
-    # Loading the data took more than a step may: the mark is set back to what is held now.
+    # Loading the data may have taken more than a step does, so the mark is reset to what is held now.
     Path("/proc/self/clear_refs").write_text("5")
     before = _high_water()
     for rows in (plan * 2)[:2]:
@@ -214,13 +217,13 @@ def _two_steps(case: Case, method: str) -> float:
 
 
 def _high_water() -> float:
-    """MiB that this process has held at most since the mark was set back; of Linux."""
+    """Return the MiB that this process has held at most since the mark was reset; Linux only."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def methods(case: Case) -> tuple[Method, ...]:
-    """Return the methods: all pairs only where they fit in memory, and trees only where the order is not linear."""
+    """Return the methods: ApproxNDCG only where its pairs fit in memory, and trees only on the real lists."""
     long = case.data.startswith(LIST)
     pairs = not long or int(case.data.removeprefix(LIST).replace(",", "")) <= IN_MEMORY
     return (
@@ -234,35 +237,46 @@ def methods(case: Case) -> tuple[Method, ...]:
 
 
 def goal(table: Table) -> str:
-    """Return the verdict on the memory of a step on a long list."""
+    """Return how much memory a step on a long list takes."""
     lines = []
     for case, entries in table.items():
         if case.data.startswith(LIST) and not math.isnan(entries[OURS].typical("memory")):
             held = [f"{name} {entry.typical('memory'):.0f}" for name, entry in entries.items() if name != "full batch"]
-            lines.append(f"{case.data}, batch {case.batch}: " + ", ".join(held))
+            lines.append(f"- {case.data}, batch {case.batch}: " + ", ".join(held))
     if not lines:
         return ""
     return (
-        "Sought: on a long list, NDCG@10 of the losses on whole lists in under 1 GiB. Training holds at most, in MiB "
-        "on top of the data: " + "; ".join(lines) + f". ApproxNDCG, which grows with the square, is run up to "
-        f"{IN_MEMORY:,} items."
+        "Goal: on a long list, the NDCG@10 of the losses on whole lists, with less than 1 GiB of memory. The table of "
+        "the metric has the NDCG@10. The peak memory of training, in MiB on top of the data, is:\n\n"
+        + "\n".join(lines)
+        + "\n\nThe memory of ApproxNDCG grows with the square of the number of items, so that it is only run up to "
+        + f"{IN_MEMORY:,} items."
     )
 
 
 APPLICATION = Application(
     title="Learning to rank",
     text=(
-        "LightGBM's lambdarank example (160 queries of about 15 documents to train on, 41 to validate, its own 50 to "
-        "test), and made lists of 4,000 and 20,000 items of which 3% are relevant (validated on two others, tested on "
-        "four). A linear ranker from 0, Adam, cosine lr. All methods see equally many documents, passes times those "
-        "of the training set. *NDCGLoss* (`from_targets`) and *in-batch NDCG*, which takes the batch's part of a list "
-        "for the list, have 8 documents a query, or half of the batch relevant on a long list. *ListNet* and "
-        "*ApproxNDCG* take lists whole, as many as make up the batch. *full batch*: 100 steps on all lists. *lightgbm* "
-        "(lambdarank, with the settings of its own example) and *xgboost* (rank:ndcg, depth 6, eta .1) grow up to 500 "
-        "trees, and stop by the NDCG@10 of the validation queries; on real lists only, as the order of the "
-        "made ones is linear, where trees cannot win. LightGBM takes no list of more than 10,000 items."
+        "The data are LightGBM's lambdarank example (160 queries of about 15 documents for training, 41 for "
+        "validation, and its own 50 for testing) and simulated lists of 4,000 and 20,000 items, of which 3% are "
+        "relevant. A model of a simulated list is validated on two other lists and tested on four. The model is a "
+        "linear ranker that starts at 0, trained by Adam. All mini-batch methods see the same number of documents: the "
+        "number of passes times the size of the training set.\n\n"
+        "- *NDCGLoss* is `NDCGLoss.from_targets(relevance, query)` with its defaults. A batch has 8 documents of each "
+        "query. On a long list, half of the batch is relevant.\n"
+        "- *in-batch NDCG* is trained on the same batches, and treats the part of a list that is in the batch as the "
+        "whole list.\n"
+        "- *ListNet, whole lists* and *ApproxNDCG, whole lists* take whole lists, as many as make up the batch, and at "
+        "least one. Only their metric is compared.\n"
+        "- *full batch* takes 100 steps on all lists.\n"
+        "- *lightgbm* (lambdarank, with the settings of its own example) and *xgboost* (rank:ndcg, depth 6, eta 0.1) "
+        "grow up to 500 trees and stop early by the NDCG@10 of the validation queries. They are only run on the real "
+        "lists: the order of the simulated ones is linear, so that trees cannot win there. LightGBM also refuses lists "
+        "of more than 10,000 items.\n\n"
+        "LightGBM's example was also used to choose the defaults of *NDCGLoss*; see "
+        "[docs/defaults.md](docs/defaults.md)."
     ),
-    objective="smooth NDCG, negative",
+    objective="negative smooth NDCG",
     metric="NDCG@10",
     cases=(
         *(Case("lambdarank", batch, 10) for batch in (16, 64, 256)),

@@ -1,4 +1,4 @@
-"""Softmax over up to a million classes: sampled, with sparse gradients of the class table."""
+"""Large softmax: up to a million classes, of which a sample is scored, with sparse gradients of their table."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def classes_of(case: Case) -> int:
 
 
 def log_frequency(n_classes: int) -> Tensor:
-    """log q of classes that are numbered from the most frequent on: q ∝ 1 / (k + 10)."""
+    """Return log q of the classes, numbered from the most frequent one: q ∝ 1 / (k + 10)."""
     return torch.log_softmax(-(torch.arange(n_classes) + 10.0).log(), 0)
 
 
 @lru_cache(1)
 def load(n_classes: int) -> Parts:
-    """Features around the centre of a class, which is drawn by its frequency; centres are drawn once."""
+    """Simulate features around the centres of classes that are drawn by frequency. Centres are drawn once."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(n_classes, FEATURES, generator=generator)
     parts = []
@@ -46,7 +46,7 @@ def load(n_classes: int) -> Parts:
 
 
 class Model(nn.Module):
-    """Logits W_c · A x; W is a table of the classes, whose gradient is sparse where few classes are looked up."""
+    """A model with logits W_c · A x. The gradient of W, the table of the classes, is sparse with ``sparse``."""
 
     def __init__(self, n_classes: int, *, sparse: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Model(nn.Module):
         nn.init.normal_(self.table.weight, std=0.1)
 
     def likelihood(self, hidden: Tensor, y: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Negative log-likelihood over all classes and the likeliest class, of a few rows; ``logits`` is scratch."""
+        """Return the negative log-likelihood and the most likely class of a few rows; ``logits`` is scratch space."""
         torch.mm(hidden, self.table.weight.T, out=logits)
         own = logits.gather(1, y.unsqueeze(1)).squeeze(1)
         highest, guess = logits.max(1)
@@ -64,7 +64,7 @@ class Model(nn.Module):
 
 
 class Adaptive(nn.Module):
-    """torch's clusters of classes, frequent ones first."""
+    """A model with torch's adaptive softmax: clusters of classes, frequent ones first."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -72,12 +72,12 @@ class Adaptive(nn.Module):
         self.head = nn.AdaptiveLogSoftmaxWithLoss(FEATURES, n_classes, [n_classes // 50, n_classes // 5])
 
     def likelihood(self, hidden: Tensor, y: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        """As :class:`Model` has it, of this model's own distribution."""
+        """Return the same as :class:`Model`, for this model's own distribution."""
         return -self.head(hidden, y).output, self.head.predict(hidden)
 
 
 def evaluate(model: Any, part: Part, n_classes: int, chunk: int = 128) -> tuple[float, float]:
-    """Mean negative log-likelihood over all classes, and the share that is right, a few rows at a time."""
+    """Return the mean negative log-likelihood over all classes and the accuracy, a few rows at a time."""
     value, right, logits = 0.0, 0, torch.empty(chunk, n_classes)
     with torch.no_grad():
         for x, y in zip(part.x.split(chunk), part.y[0].split(chunk), strict=True):
@@ -87,7 +87,7 @@ def evaluate(model: Any, part: Part, n_classes: int, chunk: int = 128) -> tuple[
 
 
 def step_of(method: str, model: Any, part: Part, n_classes: int, seed: int) -> Any:
-    """Return the loss of a batch, from its rows."""
+    """Return a function that maps the rows of a batch to its loss."""
     (x, (y,)), log_q = part, log_frequency(n_classes)
     q, generator = log_q.exp(), torch.Generator().manual_seed(seed)
     loss_fn = fcco.losses.SoftmaxLoss(len(x), n_classes)
@@ -112,7 +112,7 @@ def step_of(method: str, model: Any, part: Part, n_classes: int, seed: int) -> A
 
 
 def optimizers_of(method: str, model: Any, lr: float) -> list[Any]:
-    """Adam, and without momentum for a table whose rows are looked up too seldom to follow it."""
+    """Return the optimizers: Adam, but without momentum for a table whose rows are rarely looked up."""
     if method in (DENSE, ADAPTIVE):
         return [torch.optim.Adam(model.parameters(), lr=lr, fused=True)]
     table: Any = model.table.parameters()
@@ -151,7 +151,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
 
 
 def methods(case: Case) -> tuple[Method, ...]:
-    """Return the methods; the lr is tuned only with few classes, where that is affordable."""
+    """Return the methods. The lr is tuned with the fewest classes only, where that is affordable."""
     few = classes_of(case) <= classes_of(CASES[0])
     found = [
         Method(OURS, "ours", tuned=few),
@@ -164,9 +164,12 @@ def methods(case: Case) -> tuple[Method, ...]:
 
 
 def goal(table: Table) -> str:
-    """Likelihood and time of a step beside those of the dense softmax."""
+    """Return the verdict on the likelihood and the time of a step beside those of the dense softmax."""
     lines = [_compared(case, entries) for case, entries in table.items() if case in CASES[1:]]
-    aim = "Sought: the dense softmax's likelihood (Adam), within 1%, at a tenth of the time of a step."
+    aim = (
+        "Goal: the negative log-likelihood of the dense softmax (trained by Adam), to within 1%, at no more than a "
+        "tenth of the time per step."
+    )
     return "\n\n".join([aim, *lines])
 
 
@@ -177,32 +180,35 @@ def _compared(case: Case, entries: dict[str, Entry]) -> str:
     share = ours.typical("seconds") / dense.typical("seconds")
     reached = share <= 0.1 and likelihood <= 1.01
     each = [
-        f"{name} {fmean(entry.objective):.3f} at {1000 * entry.typical('seconds') / steps:.3g} ms a step"
+        f"{name} {fmean(entry.objective):.3f} at {1000 * entry.typical('seconds') / steps:.3g} ms per step"
         for name, entry in entries.items()
     ]
     return (
-        f"{case.data}: **{'reached' if reached else 'missed'}**, {likelihood:.2f} of the dense one's at {share:.3f} of "
-        f"its time. {'; '.join(each)}."
+        f"With {case.data}, our negative log-likelihood is {likelihood:.2f} times that of the dense softmax, and our "
+        f"step takes {share:.3f} of its time: **{'reached' if reached else 'missed'}**. All methods: {'; '.join(each)}."
     )
 
 
 APPLICATION = Application(
     title="Large softmax",
     text=(
-        "Made data: 8,192 examples of classes with frequencies ∝ 1 / (k + 10), 64 features around the centre of the "
-        "class, gone through once in batches of 128; 512 more to validate, 1,024 to test. The objective is over all "
-        "classes, on 1,024 of the training examples. Logits W·Ax; Adam, cosine lr. The lr is tuned with 10,000 classes "
-        "and kept for more, where a dense step is too slow to tune it. *SoftmaxLoss*, with its defaults, and "
-        "*sampled softmax with log q* draw the same 1,024 classes for a batch, by frequency; the gradient of W is "
-        "sparse. *SoftmaxLoss* takes log (1,024 q) off the sampled logits, and leaves the target's as it is; the usual "
-        "correction takes log q off all of them. *AdaptiveLogSoftmax* is torch's, with clusters that end at 2% and 20% "
-        "of the classes. *dense softmax* scores, and moves, all classes at every step.\n\n"
-        "Adam has its defaults in the dense and the adaptive softmax. W of the sampled ones has "
-        "`SparseAdam(betas=(0, .999), eps=1e-4)`. `SparseAdam` moves a row only where it is looked up, so with "
-        "momentum .9 a class that is seen once makes a tenth of its step, and the rest is lost. These betas, eps "
-        "(of 1e-8, 1e-4 and 1e-3) and the number of classes drawn (64 to 4,096) were chosen by the objective of "
-        "*SoftmaxLoss* on one seed, which the dense softmax was not given. *dense softmax, no momentum* has these "
-        "betas for W, and the usual eps; it was not run with a million classes, for its time."
+        "The data are simulated. The classes have frequencies proportional to 1 / (k + 10), and the 64 features of an "
+        "example lie around the centre of its class. There are 8,192 examples for training, 512 for validation and "
+        "1,024 for testing. Training makes a single pass in batches of 128. The logits are W·Ax, where W has a row for "
+        "each class. The objective is computed over all classes, on 1,024 of the training examples. The lr is tuned "
+        "with 10,000 classes and kept for more classes, where a dense step is too slow for tuning.\n\n"
+        "- *SoftmaxLoss*, with its defaults, and *sampled softmax with log q* draw the same 1,024 classes for a batch, "
+        "by frequency. The gradient of W is sparse. *SoftmaxLoss* subtracts log (1,024 q) from the sampled logits and "
+        "leaves that of the target as it is. The usual correction subtracts log q from all of them.\n"
+        "- *AdaptiveLogSoftmax* is that of torch, with clusters that end at 2% and 20% of the classes.\n"
+        "- *dense softmax* scores and updates all classes at every step.\n"
+        "- *dense softmax, no momentum* has the betas of the sampled methods for W, with the usual eps. It was not run "
+        "with a million classes, because it would take too long.\n\n"
+        "The optimizer is Adam. It has its default betas and eps in the dense and the adaptive softmax. The sampled "
+        "methods train W by `SparseAdam(betas=(0, 0.999), eps=1e-4)`. `SparseAdam` updates a row only when it is "
+        "looked up. With momentum 0.9, a class that is seen once would make a tenth of its step, and the rest would be "
+        "lost. These betas, the eps (among 1e-8, 1e-4 and 1e-3) and the number of sampled classes (64 to 4,096) were "
+        "chosen by the objective of *SoftmaxLoss* on one seed. The dense softmax had no such choice."
     ),
     objective="negative log-likelihood over all classes",
     metric="accuracy",
