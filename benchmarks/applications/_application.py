@@ -51,8 +51,9 @@ class Method:
     kind : Kind
         "ours"; "in-batch", the same objective with the batch treated as the population; "field", any other method
         that people would use; "exact", the minimum of the objective, over which the tables show the excess; "full",
-        training with all data at every step, if no minimum is known. A case has one "ours", at most one of the last
-        two, and any number of the others, which are the competitors.
+        a reference that the tables show beside the others: training with all data at every step, or another loss of
+        the library. A case has one "ours", at most one "exact", and any number of the others. The competitors are
+        "in-batch" and "field".
     tuned : bool
         Whether the method has an lr. If not, it runs once for every seed.
     batched : bool
