@@ -114,12 +114,12 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _commit() -> str:
-    """Return the commit of the code, marked if the code has changes that no commit has; changed pages do not count."""
+    """Return the commit of the code, marked if the code has changes that no commit has; pages and runs do not count."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], capture_output=True, text=True, check=False, cwd=ROOT).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "src", "benchmarks")
+    changed = git("status", "--porcelain", "--", "src", "benchmarks", ":(exclude)benchmarks/runs")
     return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
 
 
