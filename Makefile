@@ -64,7 +64,7 @@ bench-memory: .venv/.dev
 evidence: .venv/.dev
 	-$(BIN)/fcco report docs/ap docs/push docs/nca docs/theory --stale
 	$(BIN)/python benchmarks/evidence.py --run
-	PYTHONPATH=benchmarks $(BIN)/python benchmarks/measured.py
+	$(BIN)/python benchmarks/measured.py
 
 clean:
 	rm -rf .venv

@@ -93,9 +93,8 @@ def short(value: float, digits: int = 2) -> str:
     >>> short(0.000057123), short(0.10345), short(1.234), short(12.34), short(0.0674123, 3)
     ('.000057', '.10', '1.2', '12', '.0674')
     """
-    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    places = max(digits - 1 - int(exponent), 0)
-    return f"{float(f'{mantissa}e{exponent}'):.{places}f}".removeprefix("0") or "0"
+    exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
+    return f"{value:.{max(digits - 1 - exponent, 0)}f}".removeprefix("0")
 
 
 def by_excess(table: Table, words: str, page: str) -> list[list[str]]:
@@ -244,11 +243,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if a page differs")
     given = parser.parse_args()
-    differing = [page for page in PAGES if filled(page) != (DOCS / page).read_text(encoding="utf-8")]
-    for page in differing:
-        print(f"docs/{page} differs from its sources" if given.check else f"docs/{page} is written")
+    texts = {DOCS / page: filled(page) for page in PAGES}
+    differing = {path: text for path, text in texts.items() if text != path.read_text(encoding="utf-8")}
+    for path, text in differing.items():
+        print(f"docs/{path.name} differs from its sources" if given.check else f"docs/{path.name} is written")
         if not given.check:
-            (DOCS / page).write_text(filled(page), encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
     return int(given.check and bool(differing))
 
 
