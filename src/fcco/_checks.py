@@ -27,6 +27,19 @@ _LARGEST_GRADIENT = 2.0**64
 class NotFiniteError(ValueError):
     """A value is not finite, or a gradient is about to overflow: ``name[place]`` is ``value``. No state has changed.
 
+    Parameters
+    ----------
+    message : str
+        What the error says.
+    name : str
+        The argument that has the value, or "gradient".
+    place : tuple of int
+        The position of the value in it.
+    value : float
+        The value.
+
+    Examples
+    --------
     >>> import fcco
     >>> try:
     ...     fcco.CoupledLoss(torch.log, n=3)(torch.tensor([1.0, torch.inf]), torch.tensor([0, 2]))

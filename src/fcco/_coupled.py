@@ -68,11 +68,11 @@ class CoupledLoss(nn.Module):
         row (SOX) evaluate f twice in each step, once for the gradient and once for the value.
     n : int
         Number of rows, that is, of examples i in the training set.
-    dim : int, default=1
+    dim : int, default 1
         Number of values that g_i has.
-    rule : Rule, default=SOX(gamma=0.1)
+    rule : Rule, default ``fcco.SOX(gamma=0.1)``
         How u_i is updated and where f is differentiated. See :class:`fcco.SOX` and its siblings.
-    log : bool, default=False
+    log : bool, default False
         If True, ``inner``, the table and the argument of ``outer`` are all log g. The moving average is that of g,
         computed without leaving log space. -inf stands for g = 0.
     init : float, optional
@@ -81,7 +81,7 @@ class CoupledLoss(nn.Module):
     n_outer : int, optional
         How many of the n rows ever appear in ``index``, if not all of them do (for example, only the positives). MOAP
         scales its estimates by ``n_outer`` / B1.
-    memory : Memory or int, default=0
+    memory : Memory or int, default 0
         Which outputs of recent batches :meth:`pooled` adds to inner sets, and how; a number is that of outputs per
         stratum. See :class:`fcco.Memory`. Calls of the loss itself, whose inner estimate is ready-made, have no memory.
 
@@ -178,13 +178,25 @@ class CoupledLoss(nn.Module):
         self._outer_takes_index = takes_index(outer)
 
     def remember(self, memory: Memory | None) -> None:
-        """Begin with an empty memory, or do without one."""
+        """Begin with an empty memory, or do without one.
+
+        Parameters
+        ----------
+        memory : Memory or None
+            Which outputs to remember; None stands for none.
+
+        Raises
+        ------
+        ValueError
+            If the rule needs estimates of all rows, or at two sets of weights.
+        """
         if memory is not None and (self.rule.needs_previous or self.rule.all_rows):
             needs = "at two sets of weights" if self.rule.needs_previous else "of all rows"
             raise ValueError(f"{type(self.rule).__name__} needs estimates {needs}, which a memory cannot improve")
         self.memory = None if memory is None else OutputMemory(memory, self.dim)
 
     def extra_repr(self) -> str:
+        """Return the outer function, the rule and the initial value."""
         return f"outer={getattr(self.outer, '__name__', type(self.outer).__name__)}, rule={self.rule}, init={self.init}"
 
     def forward(
@@ -197,6 +209,28 @@ class CoupledLoss(nn.Module):
         previous: Tensor | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Tensor:
+        """Return the loss of a batch. In training, this is a step of the table.
+
+        Parameters
+        ----------
+        inner : Tensor of shape (B1,) or (B1, dim)
+            Estimates of g, or of log g in log space. Rules that track all rows need estimates of all n rows.
+        index : Tensor of shape (B1,)
+            The rows of the batch in the training set, in [0, n).
+        weight : Tensor of shape (B1,), optional
+            The weight of each f, or a mask of bool. By default, the loss is the mean of f.
+        sample : object, optional
+            What a stochastic f is evaluated on, as its third argument.
+        previous : Tensor, optional
+            A second estimate, at the previous weights, of the shape of ``inner``, for rules that need one.
+        options : mapping, optional
+            Settings that ``inner`` depends on, by name. They must be equal on all ranks.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         f = self._f if sample is None else partial(self._f, sample=sample)
         placement = self.placement()
         if placement is None:
@@ -232,17 +266,24 @@ class CoupledLoss(nn.Module):
             What ``estimate`` needs of each example of the batch, [B, ...] each.
         index : Tensor or None
             [B], the rows. None is for rules without a table (BSGD) only; the memory then knows no rows.
-        name : str
-            Of the first column, for error messages.
-        gather : bool
+        name : str, default "the batch"
+            The name of the first column, for error messages.
+        gather : bool, default True
             Whether the examples of other ranks are rivals too. False for inner sets that are not made of the batch.
         stratum : Tensor, optional
             [B], integers: which stratum each example belongs to, if the memory has several.
         check : callable, optional
             Raises an error if the batch contradicts what is known. It is called with the pool of fresh examples, before
             any state changes.
-        sample, options
+        sample : object, optional
             As in a call of the loss.
+        options : mapping, optional
+            As in a call of the loss.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
         """
         placement = self.placement()
         if index is None and placement is not None and not isinstance(self.rule, BSGD):
@@ -276,11 +317,16 @@ class CoupledLoss(nn.Module):
         ----------
         estimate : callable
             ``estimate(table, *columns)``, from the whole table (None where no step is taken) and the examples of all
-            ranks.
+            ranks, to a ``SharedEstimate``: the inner values of all n rows and the weight of each f.
         columns : sequence of Tensor
             What ``estimate`` needs of each example, [B, ...] each.
-        options
+        options : mapping, optional
             As in a call of the loss.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
         """
         placement = self.placement()
         step = partial(self._shared_step, placement, estimate, columns)
@@ -296,6 +342,11 @@ class CoupledLoss(nn.Module):
         ----------
         options : mapping, optional
             Options of the caller. Names with a leading underscore are left out.
+
+        Returns
+        -------
+        dict of str to str
+            The settings, which must be equal on all ranks.
         """
         rule, table = self.rule, self.table
         own = {"n": self.n, "dim": self.dim, "log": self.log, "n_outer": self.n_outer, "init": self.init}
@@ -336,7 +387,13 @@ class CoupledLoss(nn.Module):
             self.__dict__.update(before)
 
     def notify(self, visit: Visit) -> None:
-        """Tell the observers of a step."""
+        """Tell the observers of a step.
+
+        Parameters
+        ----------
+        visit : Visit
+            The step, as they see it.
+        """
         for observer in self.observers:
             observer(visit)
 
@@ -359,7 +416,13 @@ class CoupledLoss(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def placement(self) -> Placement | None:
-        """Return the placement of the step that a call takes now, or None if it takes none."""
+        """Return the placement of the step that a call takes now, or None if it takes none.
+
+        Returns
+        -------
+        Placement or None
+            The way to the rows of the table. It is None in ``eval()`` mode and under ``torch.no_grad()``.
+        """
         table: Any = self._modules["table"]
         return place(table, self.layout) if self.training and torch.is_grad_enabled() else None
 
@@ -661,7 +724,22 @@ class CoupledLoss(nn.Module):
         return Batch(estimate, previous, self.rate(table, visits, estimate.dtype), coverage, table.space)
 
     def rate(self, table: InnerTable, visits: Tensor | None, dtype: torch.dtype | None = None) -> Rate:
-        """Return gamma of this step: a number, or [B1(, 1)] for schedules by row (``visits`` is None: of all rows)."""
+        """Return gamma of this step.
+
+        Parameters
+        ----------
+        table : InnerTable
+            The table, which counts steps and visits.
+        visits : Tensor of shape (B1,) or None
+            How often each row has been visited, for a schedule by row. None stands for all rows of the table.
+        dtype : torch.dtype, optional
+            The dtype of rates in a tensor. By default, it is that of the table.
+
+        Returns
+        -------
+        float or Tensor
+            One rate. A schedule by row gives one for each row, of shape (B1,), or (B1, 1) if a row has several values.
+        """
         schedule = self.rule.rate
         if not callable(schedule):
             return schedule

@@ -12,7 +12,19 @@ from fcco._checks import shape_of
 
 
 class Estimate(NamedTuple):
-    """Inner values of a batch's own examples, and how much each example's f counts in the objective."""
+    """Inner values of a batch's own examples, and how much each example's f counts in the objective.
+
+    Parameters
+    ----------
+    inner : Tensor of shape (B,) or (B, dim)
+        An estimate of g or log g.
+    share : Tensor of shape (B,)
+        What the weight of each f is proportional to.
+    total : Tensor
+        A scalar. The weight of each f is its share, divided by this.
+    rivals : Tensor of shape (B,), optional
+        How many fresh examples the estimate for a remembered example is made from.
+    """
 
     inner: Tensor
     """[B] or [B, dim], an estimate of g or log g; a harmless constant where the share is 0."""
@@ -34,7 +46,19 @@ class Estimate(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """How a pool with remembered examples is to be read."""
+    """How a pool with remembered examples is to be read.
+
+    Attributes
+    ----------
+    present : Tensor of shape (B + R,) or None
+        Which examples count. The others are empty places of the memory.
+    apart : bool
+        Whether the own examples have no rivals except those in ``rivals``.
+    expected : Tensor or None
+        How many rivals of each stratum a batch has on average, if the own examples are remembered.
+    held : Tensor or None
+        How many examples the whole pool has, by stratum. It is given together with ``expected``.
+    """
 
     present: Tensor | None = None
     """[B + R] of bool: False for places of the memory that are empty; None: there are none."""
@@ -62,6 +86,19 @@ class Pool(NamedTuple):
 
     Estimates are made of the batch's *own* examples. Their *rivals* are each other, and those in ``rivals``, which come
     from other ranks, and from the memory.
+
+    Attributes
+    ----------
+    own : sequence of Tensor
+        The columns of the batch, of shape (B, ...).
+    rivals : sequence of Tensor or None
+        The same columns of further examples, of shape (R, ...).
+    rows : Tensor of shape (B + R,) or None
+        The row of each example, own examples first. It is None in ``eval()`` mode.
+    may_repeat : bool
+        Whether a row may appear twice.
+    recall : Recall or None
+        How to read the pool if some of its examples are remembered.
     """
 
     own: Sequence[Any]
@@ -81,7 +118,13 @@ class Pool(NamedTuple):
         return self.rows if self.may_repeat else None
 
     def joined(self) -> Sequence[Any]:
-        """Return the columns of own examples and rivals together."""
+        """Return the columns of own examples and rivals together.
+
+        Returns
+        -------
+        sequence of Tensor
+            The columns, with the B own examples first and the R rivals after them.
+        """
         return join(self.own, self.rivals)[0]
 
 

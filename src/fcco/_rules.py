@@ -28,6 +28,13 @@ Gamma = float | Callable[..., float | Tensor]
 class Batch:
     """What a rule is told about a step. Repeated rows are averaged already.
 
+    Parameters
+    ----------
+    estimate, previous, rate, space
+        What the attributes of these names are to be.
+    coverage : callable
+        It takes no argument and returns the attribute of this name. It is called only if a rule asks.
+
     Attributes
     ----------
     estimate : Tensor
@@ -94,10 +101,44 @@ class Rule(ABC):
 
     @abstractmethod
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the new rows and the rows to differentiate f at (the same object if they are the same)."""
+        """Return the new rows and the rows to differentiate f at (the same object if they are the same).
+
+        Parameters
+        ----------
+        old : Tensor of shape (B1,) or (B1, dim)
+            What the rows of the batch hold: g, or log g in log space. A row that has not been visited holds its first
+            estimate, or the value that the loss starts from. For rules that track all rows, B1 is n.
+        batch : Batch
+            The estimates that the rows meet, and the rate of this step.
+
+        Returns
+        -------
+        new : Tensor
+            The rows to write, with the shape and the dtype of ``old``.
+        at : Tensor
+            The rows to differentiate f at, with the same shape and dtype.
+        """
 
     def check_rate(self, rate: Rate) -> Rate:
-        """Refuse a rate, or rates, outside (0, 1]."""
+        """Refuse a rate, or rates, outside (0, 1].
+
+        Parameters
+        ----------
+        rate : float or Tensor
+            The rate of a step, or one for each row.
+
+        Returns
+        -------
+        float or Tensor
+            The same rate.
+
+        Raises
+        ------
+        ValueError
+            If a rate is outside (0, 1]. Where reading a tensor would stall a device, an asynchronous assertion fails.
+        TypeError
+            If the rate is neither a number nor a tensor.
+        """
         check_rate("gamma", type(self).__name__, rate, largest=1.0)
         return rate
 
@@ -128,9 +169,9 @@ class SOX(_MovingAverage):
 
     Parameters
     ----------
-    gamma : Gamma, default=0.1
+    gamma : Gamma, default 0.1
         Rate in (0, 1], or a schedule (see :mod:`fcco.schedules`).
-    safeguard : bool, default=True
+    safeguard : bool, default True
         Floor the row in log space.
 
     References
@@ -151,6 +192,7 @@ class SOX(_MovingAverage):
         return self.safeguard
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the moving averages, and the rows before the update; see :meth:`Rule.update`."""
         new = batch.space.mix(old, batch.estimate, batch.rate)
         # Even without the safeguard, g / u must be a number; the gradient is one too if f has a slope at 0.
         floor = batch.rate if self.safeguard else _TINY
@@ -162,6 +204,11 @@ class SOAP(_MovingAverage):
     """Moving average of the rows in the batch; f is differentiated at the *updated* row.
 
         u_i^t = (1 - gamma) u_i^{t-1} + gamma g_i,    gradient at u_i^t
+
+    Parameters
+    ----------
+    gamma : Gamma, default 0.1
+        Rate in (0, 1], or a schedule (see :mod:`fcco.schedules`).
 
     References
     ----------
@@ -177,6 +224,7 @@ class SOAP(_MovingAverage):
     bounded = True
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the moving averages, at which f is differentiated too; see :meth:`Rule.update`."""
         new = batch.space.mix(old, batch.estimate, batch.rate)
         return new, new
 
@@ -186,6 +234,11 @@ class SCGD(SOAP):
     """SOAP's update on all n rows at every step: the compositional form without selective sampling.
 
     ``inner`` then holds n estimates, in row order, and ``index`` names the rows whose f enters the gradient.
+
+    Parameters
+    ----------
+    gamma : Gamma, default 0.1
+        Rate in (0, 1], or a schedule (see :mod:`fcco.schedules`).
 
     References
     ----------
@@ -198,6 +251,11 @@ class SCGD(SOAP):
 @dataclass(frozen=True)
 class NASA(SCGD):
     """The table of :class:`SCGD`; what sets NASA apart is the momentum of its gradient.
+
+    Parameters
+    ----------
+    gamma : Gamma, default 0.1
+        Rate in (0, 1], or a schedule (see :mod:`fcco.schedules`).
 
     References
     ----------
@@ -215,6 +273,16 @@ class MOAP(_MovingAverage):
     Rows start at zero. Together with the factor n / B1 this makes u unbiased. B1 counts distinct rows. The decay of a
     row is applied when it is next read, so the cost of a step does not depend on n; it takes 8 more bytes per row.
 
+    Parameters
+    ----------
+    gamma : Gamma, default 0.1
+        Rate in (0, 1], or a schedule of the step (see :mod:`fcco.schedules`).
+
+    Raises
+    ------
+    ValueError
+        If the schedule has a rate for each row, because all rows decay at one rate.
+
     References
     ----------
     Wang et al., *Momentum Accelerates the Convergence of Stochastic AUPRC Maximization*, AISTATS 2022.
@@ -231,6 +299,7 @@ class MOAP(_MovingAverage):
             raise ValueError(f"MOAP decays all rows at one rate, so gamma cannot differ by row: got {self.gamma!r}")
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the moving averages with estimates times n / B1; see :meth:`Rule.update`."""
         new = batch.space.mix(old, batch.space.scale(batch.estimate, batch.coverage), batch.rate)
         return new, new
 
@@ -251,6 +320,7 @@ class BSGD(Rule):
         return 1.0
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the estimates themselves; see :meth:`Rule.update`."""
         return batch.estimate, batch.estimate
 
 
@@ -265,9 +335,9 @@ class MSVR(_MovingAverage):
 
     Parameters
     ----------
-    gamma : Gamma, default=0.1
+    gamma : Gamma, default 0.1
         Rate in (0, 1], or a schedule.
-    kappa : float, default=0.1
+    kappa : float, default 0.1
         Weight of the correction; theory asks for about n / B1, which is too large in practice.
 
     References
@@ -287,6 +357,7 @@ class MSVR(_MovingAverage):
             raise ValueError(f"kappa must be a finite number >= 0; got {self.kappa!r}")
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the corrected moving averages; see :meth:`Rule.update`."""
         assert batch.previous is not None
         new = PLAIN.mix(old, batch.estimate, batch.rate) + self.kappa * (batch.estimate - batch.previous)
         return new, new
@@ -307,7 +378,7 @@ class SCENT(Rule):
 
     Parameters
     ----------
-    alpha : Gamma, default=1.0
+    alpha : Gamma, default 1.0
         Positive step size of the mirror descent on nu, or a schedule.
 
     References
@@ -327,10 +398,12 @@ class SCENT(Rule):
         return self.alpha
 
     def check_rate(self, rate: Rate) -> Rate:
+        """Refuse a step size, or step sizes, that are not positive and finite; see :meth:`Rule.check_rate`."""
         check_rate("alpha", "SCENT", rate, largest=torch.finfo(torch.float32).max)
         return rate
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the rows after a step of mirror descent; see :meth:`Rule.update`."""
         scaled, zero = batch.space.scale, old.new_zeros(())
         old = torch.where(old == -math.inf, batch.estimate, old)
         gain = torch.logaddexp(zero, scaled(batch.estimate, batch.rate)) - torch.logaddexp(
@@ -343,17 +416,47 @@ class SCENT(Rule):
 
 @dataclass(frozen=True)
 class Method:
-    """A named algorithm: a rule for the table, with or without a moving average of the gradient."""
+    """A named algorithm: a rule for the table, with or without a moving average of the gradient.
+
+    Parameters
+    ----------
+    rule_type : type
+        The class of the rule.
+    momentum : bool
+        Whether the gradient has a moving average.
+    """
 
     rule_type: type[Rule]
     momentum: bool
 
     def rule(self, gamma: Gamma = 0.1) -> Rule:
-        """Return the rule at this rate, which BSGD ignores."""
+        """Return the rule at this rate, which BSGD ignores.
+
+        Parameters
+        ----------
+        gamma : Gamma, default 0.1
+            Rate of the table, in (0, 1], or a schedule.
+
+        Returns
+        -------
+        Rule
+            The rule.
+        """
         return self.rule_type(gamma) if issubclass(self.rule_type, _MovingAverage) else self.rule_type()
 
     def beta(self, beta: float = 0.1) -> float:
-        """Return the rate of the gradient's moving average: ``beta`` with momentum, 1 without."""
+        """Return the rate of the gradient's moving average: ``beta`` with momentum, 1 without.
+
+        Parameters
+        ----------
+        beta : float, default 0.1
+            The rate with momentum.
+
+        Returns
+        -------
+        float
+            The rate, for :class:`fcco.optim.MovingAverageSGD`.
+        """
         return beta if self.momentum else 1.0
 
 

@@ -102,7 +102,7 @@ class GroupedRows:
         The rows.
     group : array of int, [n], optional
         The group of each row. By default there is one group.
-    groups : int, default=1
+    groups : int, default 1
         Number of groups.
     """
 
@@ -286,11 +286,11 @@ class CoupledSampler(Sampler[list[int]]):
     ----------
     steps : int, optional
         Number of batches of an epoch, on each rank. By default an epoch is one pass.
-    seed : int, default=0
+    seed : int, default 0
         Seed of all shuffling.
-    num_replicas : int, default=1
+    num_replicas : int, default 1
         Number of processes.
-    rank : int, default=0
+    rank : int, default 0
         The process that this sampler is for.
     """
 
@@ -356,6 +356,11 @@ class CoupledSampler(Sampler[list[int]]):
         drawn : int, optional
             How many batches of this epoch were trained on. By default this is the number of batches drawn, which is
             right unless something draws ahead of training, as a DataLoader with workers does.
+
+        Returns
+        -------
+        dict of str to int
+            The place, and what must be the same when it is loaded.
 
         Raises
         ------

@@ -50,8 +50,15 @@ def load_anyway() -> Iterator[None]:
 
     A state says which loss it was saved from, and what that loss knew of the training set. ``load_state_dict`` refuses
     to load it into a different one, where its rows would mean something else. It also refuses rows that are not finite.
-    If you want this all the same, for example to start from the table of a similar loss, load the state like this:
+    Use this context if you want this all the same, for example to start from the table of a similar loss.
 
+    Yields
+    ------
+    None
+        The context has no value.
+
+    Examples
+    --------
     >>> import fcco
     >>> cox, auc = fcco.losses.CoxLoss(n=5), fcco.losses.PartialAUCLoss(n=5)
     >>> with load_anyway():
@@ -91,15 +98,15 @@ class InnerTable(nn.Module):
     ----------
     n : int
         Number of rows.
-    dim : int, default=1
+    dim : int, default 1
         Number of values in a row.
-    log : bool, default=False
+    log : bool, default False
         Rows hold log g rather than g.
-    visits : bool, default=False
+    visits : bool, default False
         Count the visits of each row rather than only mark it visited.
-    decays : bool, default=False
+    decays : bool, default False
         Rows shrink by 1 - rate at every write, whichever rows are written (see :class:`fcco.MOAP`).
-    dtype : torch.dtype, default=torch.float32
+    dtype : torch.dtype, default torch.float32
         ``torch.float32`` or ``torch.float64``.
     device : torch.device | str, optional
         Where the buffers live.
@@ -157,6 +164,7 @@ class InnerTable(nn.Module):
             self.register_buffer("log_decay_at_write", _zeros((self.n,), torch.float64, device))
 
     def extra_repr(self) -> str:
+        """Return n, dim and log."""
         return f"n={self.n}, dim={self.dim}, log={self.log}"
 
     @property
@@ -165,11 +173,30 @@ class InnerTable(nn.Module):
         return self
 
     def full(self) -> Self:
-        """Return the whole table, which this is."""
+        """Return the whole table, which this is.
+
+        Returns
+        -------
+        InnerTable
+            This table.
+        """
         return self
 
     def part(self, first: int, count: int) -> Self:
-        """Return a table with a copy of some of the rows."""
+        """Return a table with a copy of some of the rows.
+
+        Parameters
+        ----------
+        first : int
+            The first of them.
+        count : int
+            The number of rows.
+
+        Returns
+        -------
+        InnerTable
+            A table of ``count`` rows. It has the same options and has taken as many steps.
+        """
         if bool(self.step == 0) and self.u.is_cpu:  # copies of zeros would take up memory
             rows = {name: _zeros((count, *b.shape[1:]), b.dtype, b.device) for name, b in self._row_buffers().items()}
         else:
@@ -177,7 +204,21 @@ class InnerTable(nn.Module):
         return self.with_rows(count, rows)
 
     def with_rows(self, n: int, rows: Mapping[str, Tensor]) -> Self:
-        """Return a table like this one with ``n`` other rows, whose buffers are given."""
+        """Return a table like this one with ``n`` other rows, whose buffers are given.
+
+        Parameters
+        ----------
+        n : int
+            The number of rows.
+        rows : mapping of str to Tensor
+            The buffers to replace, by name, each with an entry for every row: ``u``, ``visits`` and, if the table
+            decays, ``log_decay_at_write``.
+
+        Returns
+        -------
+        InnerTable
+            A table with these buffers, and with copies of the others.
+        """
         table = copy.copy(self)
         kept = {name: None if b is None or name in rows else b.clone() for name, b in self._buffers.items()}
         table._buffers = {**kept, **rows}
@@ -202,7 +243,18 @@ class InnerTable(nn.Module):
         return buffers["u"].device
 
     def seen(self, rows: Tensor | None) -> Seen:
-        """Return which of ``rows`` were written before, for a step to pass on to :meth:`read` and :meth:`write`."""
+        """Return which of ``rows`` were written before, for a step to pass on to :meth:`read` and :meth:`write`.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (B1,) or None
+            The rows; None stands for all of them.
+
+        Returns
+        -------
+        Seen
+            The visits of each row, and whether all rows are known to have been written.
+        """
         buffers: dict[str, Any] = self._buffers
         visits = buffers["visits"] if rows is None else buffers["visits"].index_select(0, rows)
         return Seen(visits, reads_are_free(visits) and np.count_nonzero(visits.numpy()) == visits.shape[0])
@@ -214,7 +266,25 @@ class InnerTable(nn.Module):
         dtype: torch.dtype | None = None,
         seen: Seen | None = None,
     ) -> Tensor:
-        """Return the values of ``rows`` (None: all rows), and ``cold`` where a row was never written."""
+        """Return the values of ``rows``, and ``cold`` where a row was never written.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (B1,) or None
+            The rows; None stands for all of them.
+        cold : Tensor or float
+            What stands for rows that were never written. A tensor has one value, or row of values, for each of
+            ``rows``.
+        dtype : torch.dtype, optional
+            The dtype of the values. By default, it is that of the table.
+        seen : Seen, optional
+            What :meth:`seen` has returned, if that is known.
+
+        Returns
+        -------
+        Tensor of shape (B1,) or (B1, dim)
+            The values; their logarithms if the table holds log g.
+        """
         buffers: dict[str, Any] = self._buffers
         seen = seen or self.seen(rows)
         values = buffers["u"] if rows is None else buffers["u"].index_select(0, rows)
@@ -225,7 +295,18 @@ class InnerTable(nn.Module):
         return values if seen.all else torch.where(as_column(seen.visits.bool(), values), values, cold)
 
     def visited(self, rows: Tensor | None) -> Tensor:
-        """Return how often each of ``rows`` was written, or only whether, unless the table counts visits."""
+        """Return how often each of ``rows`` was written, or only whether, unless the table counts visits.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (B1,) or None
+            The rows; None stands for all of them.
+
+        Returns
+        -------
+        Tensor of shape (B1,)
+            Numbers of int32 if the table counts visits, otherwise of bool.
+        """
         buffers: dict[str, Any] = self._buffers
         return self._take(buffers["visits"], rows)
 
@@ -245,7 +326,7 @@ class InnerTable(nn.Module):
             [B1], or None.
         values : Tensor
             [B1] or [B1, dim].
-        rate : Rate, default=0.0
+        rate : Rate, default 0.0
             How much all rows decay in this step, if the table decays.
         where : Tensor, optional
             [B1] of bool. Rows that are False everywhere keep their values.
@@ -272,7 +353,13 @@ class InnerTable(nn.Module):
         self.log_decay.copy_(log_decay)
 
     def promote(self, dtype: torch.dtype) -> None:
-        """Change the dtype of the values to ``dtype`` if that is wider."""
+        """Change the dtype of the values to ``dtype`` if that is wider.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            The dtype. Only ``torch.float64`` is wider than the least that a table has.
+        """
         if dtype == torch.float64 and self.u.dtype != dtype:
             self.u = self.u.to(dtype)
 

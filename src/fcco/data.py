@@ -15,13 +15,13 @@ steps : int, optional
     Number of batches of an epoch, on each rank. An epoch begins where the last one ended: one pass follows another, and
     an epoch may consist of several passes or of a part of one. No row is therefore favoured. By default an epoch is one
     pass.
-seed : int, default=0
+seed : int, default 0
     The batches of a pass depend only on the seed, the number of the pass and the rank.
-num_replicas : int, default=1
+num_replicas : int, default 1
     Number of processes. The outer rows of a pass are divided among them without overlap, and all ranks have equally
     many batches. If a rank would have an empty batch, rows from the start of the pass are visited again. Each rank
     draws its inner rows independently.
-rank : int, default=0
+rank : int, default 0
     The process that the sampler is for.
 
 ``set_epoch(epoch)`` chooses the next epoch. Without it, every new iteration begins the next epoch.
@@ -206,11 +206,28 @@ class ResumableLoader(DataLoader[Any]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Return the place in the epoch after the last batch handed out."""
+        """Return the place in the epoch after the last batch handed out.
+
+        Returns
+        -------
+        dict of str to int
+            The place, and what must be the same when it is loaded.
+        """
         return self.batch_sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Let the next iteration continue from a state; raise a ValueError if the batches would not be the same."""
+        """Let the next iteration continue from a state.
+
+        Parameters
+        ----------
+        state : mapping of str to int
+            What :meth:`state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If the batches would not be the same.
+        """
         self.batch_sampler.load_state_dict(state)
 
 
@@ -223,11 +240,11 @@ class OuterInnerSampler(CoupledSampler):
     ----------
     n : int
         Number of rows.
-    outer_batch : int, default=32
+    outer_batch : int, default 32
         B1, the number of outer rows in a batch.
     inner_batch : int, optional
         B2, the number of inner rows in a batch. By default it equals ``outer_batch``.
-    drop_last : bool, default=False
+    drop_last : bool, default False
         Leave out the last batch of a pass if it has fewer than ``outer_batch`` outer rows.
     **split
         ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
@@ -270,11 +287,11 @@ class EventSampler(CoupledSampler):
     ----------
     event : array-like, [n]
         1 or True if the event was observed, 0 or False if it was censored.
-    events : int, default=16
+    events : int, default 16
         B1, the number of events in a batch.
     others : int, optional
         B2, the number of other rows in a batch. By default it equals ``events``.
-    drop_last : bool, default=False
+    drop_last : bool, default False
         Leave out the last batch of a pass if it has fewer than ``events`` outer rows.
     **split
         ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
@@ -327,12 +344,12 @@ class PositiveNegativeSampler(CoupledSampler):
         Number of positive rows in a batch. By default it equals ``negatives``, or 32.
     negatives : int, optional
         Number of negative rows in a batch. By default it equals ``positives``, or 32.
-    outer : {"positive", "negative"}, default="positive"
+    outer : {"positive", "negative"}, default "positive"
         The class that a pass visits once. Use "positive" for average precision and "negative" for p-norm push. Use
         "negative" also for average precision if an epoch is to be a pass over the negatives.
     batch : int, optional
         The size of both halves together. It takes the place of ``positives`` and ``negatives``.
-    drop_last : bool, default=False
+    drop_last : bool, default False
         Leave out the last batch of a pass if it has too few outer rows.
     **split
         ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
@@ -395,9 +412,9 @@ class ClassSampler(CoupledSampler):
     ----------
     labels : array-like, [n]
         The class of each row, as numbers or strings.
-    classes : int, default=8
+    classes : int, default 8
         Largest number of classes in a batch.
-    per_class : int, default=8
+    per_class : int, default 8
         Largest number of examples of each class in a batch.
     **split
         ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.
@@ -439,9 +456,9 @@ class QuerySampler(CoupledSampler):
         The query of each item, as numbers or strings, in any order.
     relevance : array-like, [n], optional
         Relevance of each item. An item is relevant if it is above 0.
-    queries : int, default=4
+    queries : int, default 4
         Largest number of queries in a batch.
-    items : int, optional, default=32
+    items : int or None, default 32
         Largest number of items of each query in a batch. With ``None``, batches have whole lists.
     **split
         ``steps``, ``seed``, ``num_replicas`` and ``rank``. See :mod:`fcco.data`.

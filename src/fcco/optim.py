@@ -36,9 +36,9 @@ class MovingAverageSGD(Optimizer):
         Parameters, or dicts of parameter groups with their own options.
     lr : float
         Step size.
-    beta : float, default=0.1
+    beta : float, default 0.1
         Rate of the moving average, in (0, 1].
-    weight_decay : float, default=0.0
+    weight_decay : float, default 0.0
         Factor :math:`\lambda` of w, which is added to the gradient.
     projection : callable, optional
         :math:`\Pi`, which maps a parameter to the nearest point of a closed convex set after every step. It is applied
@@ -110,7 +110,26 @@ class MovingAverageSGD(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step. ``closure``, if given, first recomputes the loss, which is returned."""
+        """Take a step.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            It takes no argument, computes the loss and its gradients, and returns the loss. It is called before the
+            step.
+
+        Returns
+        -------
+        object
+            What ``closure`` has returned, or None if there is none.
+
+        Raises
+        ------
+        RuntimeError
+            If a gradient is sparse.
+        ValueError
+            If the projection changes the shape of a parameter.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():

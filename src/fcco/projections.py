@@ -49,9 +49,9 @@ def project_ball(
     ----------
     x : Tensor
         Any shape.
-    radius : float, default=1.0
+    radius : float, default 1.0
         r, positive.
-    center : float or Tensor, default=0.0
+    center : float or Tensor, default 0.0
         c, of a shape that broadcasts to that of ``x``.
     dim : int or tuple of int, optional
         Dimensions that form a vector. By default all of ``x`` is one vector.
@@ -157,7 +157,7 @@ def project_simplex(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
     ----------
     x : Tensor
         Any shape with at least one element.
-    radius : float, default=1.0
+    radius : float, default 1.0
         r, positive: the sum of the entries.
     dim : int, optional
         Dimension that forms a vector. By default all of ``x`` is one vector.
@@ -207,7 +207,7 @@ def project_l1_ball(x: Tensor, radius: float = 1.0, *, dim: int | None = None) -
     ----------
     x : Tensor
         Any shape with at least one element.
-    radius : float, default=1.0
+    radius : float, default 1.0
         r, positive.
     dim : int, optional
         Dimension that forms a vector. By default all of ``x`` is one vector.
@@ -248,7 +248,7 @@ def prox_l1(x: Tensor, step: float, weight: float = 1.0) -> Tensor:
         Any shape.
     step : float
         s, at least 0.
-    weight : float, default=1.0
+    weight : float, default 1.0
         :math:`\lambda`, at least 0.
 
     Returns
@@ -282,7 +282,7 @@ def prox_l2(x: Tensor, step: float, weight: float = 1.0) -> Tensor:
         Any shape.
     step : float
         s, at least 0.
-    weight : float, default=1.0
+    weight : float, default 1.0
         :math:`\lambda`, at least 0.
 
     Returns
@@ -314,9 +314,9 @@ def prox_elastic_net(x: Tensor, step: float, l1: float = 1.0, l2: float = 1.0) -
         Any shape.
     step : float
         s, at least 0.
-    l1 : float, default=1.0
+    l1 : float, default 1.0
         Weight of the absolute values, at least 0.
-    l2 : float, default=1.0
+    l2 : float, default 1.0
         Weight of half the squares, at least 0.
 
     Returns
@@ -354,7 +354,20 @@ class Regulariser(Protocol):
         ...
 
     def prox(self, w: Tensor, step: float) -> Tensor:
-        """Return the y that minimises step * R(y) + |y - w|^2 / 2."""
+        """Return the y that minimises step * R(y) + |y - w|^2 / 2.
+
+        Parameters
+        ----------
+        w : Tensor
+            Any shape.
+        step : float
+            The step size, at least 0.
+
+        Returns
+        -------
+        Tensor
+            The proximal point, of the shape of ``w``.
+        """
         ...
 
 
@@ -388,7 +401,25 @@ class SquaredL2:
         return self.mu / 2 * w.square().sum()
 
     def prox(self, w: Tensor, step: float) -> Tensor:
-        """Return :func:`prox_l2` of w."""
+        """Return :func:`prox_l2` of w.
+
+        Parameters
+        ----------
+        w : Tensor
+            Any shape.
+        step : float
+            The step size, at least 0.
+
+        Returns
+        -------
+        Tensor
+            The proximal point, of the shape of ``w``.
+
+        Raises
+        ------
+        ValueError
+            If the step is negative.
+        """
         return prox_l2(w, step, self.mu)
 
 
@@ -431,5 +462,23 @@ class ElasticNet:
         return self.l1 * w.abs().sum() + self.l2 / 2 * w.square().sum()
 
     def prox(self, w: Tensor, step: float) -> Tensor:
-        """Return :func:`prox_elastic_net` of w."""
+        """Return :func:`prox_elastic_net` of w.
+
+        Parameters
+        ----------
+        w : Tensor
+            Any shape.
+        step : float
+            The step size, at least 0.
+
+        Returns
+        -------
+        Tensor
+            The proximal point, of the shape of ``w``.
+
+        Raises
+        ------
+        ValueError
+            If the step is negative.
+        """
         return prox_elastic_net(w, step, self.l1, self.l2)

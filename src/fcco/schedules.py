@@ -110,7 +110,7 @@ class RunningMean:
 
     Parameters
     ----------
-    floor : float, default=0.0
+    floor : float, default 0.0
         Smallest rate, in [0, 1].
 
     Raises
@@ -146,9 +146,9 @@ class Power:
 
     Parameters
     ----------
-    exponent : float, default=0.5
+    exponent : float, default 0.5
         The exponent, in [0, 1].
-    floor : float, default=0.0
+    floor : float, default 0.0
         Smallest rate, in [0, 1].
 
     Raises
@@ -240,7 +240,18 @@ class Stages:
         return list(accumulate(stage.steps for stage in self.stages[:-1]))
 
     def at(self, step: int) -> Any:
-        """Return the stage of a step, with ``lr``, ``beta``, ``gamma`` and ``steps``."""
+        """Return the stage of a step, with ``lr``, ``beta``, ``gamma`` and ``steps``.
+
+        Parameters
+        ----------
+        step : int
+            The step. The first one is 0.
+
+        Returns
+        -------
+        NamedTuple
+            The stage.
+        """
         return self.stages[sum(step >= end for end in self._ends)]
 
     def scheduler(self, optimizer: Optimizer, last_epoch: int = -1) -> LRScheduler:
@@ -248,6 +259,18 @@ class Stages:
 
         Call its ``step`` after every step of the optimizer. The table counts its own steps, one for each call of the
         loss, so with gradient accumulation the lengths for gamma are in calls of the loss.
+
+        Parameters
+        ----------
+        optimizer : torch.optim.Optimizer
+            The optimizer, such as :class:`fcco.optim.MovingAverageSGD`.
+        last_epoch : int, default -1
+            The last step that was taken, as in ``torch.optim.lr_scheduler``. The default stands for none.
+
+        Returns
+        -------
+        torch.optim.lr_scheduler.LRScheduler
+            The scheduler.
         """
         return _StageScheduler(optimizer, self, last_epoch)
 

@@ -197,13 +197,18 @@ def row_error(gamma: float, noise: float, drift: float, visits: Tensor) -> Tenso
     Parameters
     ----------
     gamma : float
-        Γ, the rate.
+        The rate γ.
     noise : float
-        Σ, relative error of an estimate.
+        The relative error σ of an estimate.
     drift : float
-        Δ, relative change of g between two visits.
-    visits : Tensor
-        M, [k], each at least 1.
+        The relative change δ of g between two visits.
+    visits : Tensor of shape (k,)
+        Numbers of visits m, each at least 1.
+
+    Returns
+    -------
+    Tensor of shape (k,)
+        The square errors, relative to g².
 
     Examples
     --------
@@ -266,7 +271,7 @@ def advise(
     batches : Iterable[Sequence[int] | Tensor]
         Batches of rows, of the size in question, such as a sampler of :mod:`fcco.data`.
     parameters : Iterable[Tensor]
-        Of the model.
+        The parameters of the model.
     visits : float
         How often a row comes in the whole run: its epochs, with a sampler of :mod:`fcco.data`.
     monitor : Monitor, optional
@@ -274,11 +279,16 @@ def advise(
         to be as large as the noise.
     population : Sequence[int] | Tensor, optional
         The examples of the training set; ``None``: as many as the table has rows.
-    draws : int, default=400
+    draws : int, default 400
         Batches to look at, at least 4, half for errors of rows and half for gradients; those of ``batches`` are gone
         through several times if need be.
-    seed : int, default=0
-        Of the errors put into rows.
+    seed : int, default 0
+        The seed of the errors that are put into rows.
+
+    Returns
+    -------
+    Advice
+        What was found.
 
     Raises
     ------

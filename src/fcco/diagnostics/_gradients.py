@@ -35,7 +35,18 @@ class GradientError:
     noise: float
 
     def after(self, steps: float) -> float:
-        """The error of the mean of so many batches: the root of bias² + noise² / steps."""
+        """Return the error of the mean of so many batches: the root of bias² + noise² / steps.
+
+        Parameters
+        ----------
+        steps : float
+            The number of batches.
+
+        Returns
+        -------
+        float
+            The error, as a share of the exact gradient's norm.
+        """
         return math.sqrt(self.bias**2 + self.noise**2 / steps)
 
 
@@ -46,11 +57,11 @@ class GradientBias:
     Attributes
     ----------
     in_batch : GradientError
-        F differentiated at the batch's own estimate (``fcco.BSGD()``, without a memory).
+        f differentiated at the batch's own estimate (``fcco.BSGD()``, without a memory).
     table : GradientError
         With the table, or the memory, as it is.
     perfect : GradientError
-        F differentiated at the exact g: what the best possible table would give.
+        f differentiated at the exact g: what the best possible table would give.
     norm : float
         Of the exact gradient; 0 at a stationary point, where the shares mean nothing.
     kept : str
@@ -95,14 +106,19 @@ def gradient_bias(
     batches : Iterable[Sequence[int] | Tensor]
         Batches of rows, such as a sampler of :mod:`fcco.data` or ``loader.batch_sampler``.
     parameters : Iterable[Tensor]
-        Of the model.
+        The parameters of the model.
     exact : Callable[[], Tensor], optional
         The exact objective, such as ``lambda: fcco.functional.cox_loss(model(x), time, event)``, for training sets that
         are too large for one batch, and where ``evaluate`` draws inner samples of its own.
     population : Sequence[int] | Tensor, optional
         The examples of the training set; ``None``: as many as the table has rows.
-    draws : int, default=200
+    draws : int, default 200
         Batches to look at, at least 2; those of ``batches`` are gone through several times if need be.
+
+    Returns
+    -------
+    GradientBias
+        The errors of the gradient. Printing it prints a table.
 
     Raises
     ------

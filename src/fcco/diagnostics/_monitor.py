@@ -58,10 +58,10 @@ class Monitor:
         A loss of fcco, or a module that holds one.
     exact : ExactInner, optional
         Rows [m] to their exact g (log g in log space), [m] or [m, dim]; see :func:`exact_inner`.
-    sample : int, default=256
+    sample : int, default 256
         How many rows ``exact`` is asked for.
-    seed : int, default=0
-        Of the sample.
+    seed : int, default 0
+        The seed of the sample.
 
     Raises
     ------
@@ -164,9 +164,17 @@ class Monitor:
         return float(_at(rule.rate, int(table.step)))
 
     def report(self, exact: ExactInner | None = None) -> dict[str, float]:
-        """All figures as they are now, appended to :attr:`history`; ``exact`` instead of the monitor's own, if given.
+        """Return all figures as they are now, and append them to :attr:`history`.
 
-        Before anything was seen, what there is no figure for is left out.
+        Parameters
+        ----------
+        exact : ExactInner, optional
+            The exact g of rows. By default, it is that of the monitor, if it has one.
+
+        Returns
+        -------
+        dict of str to float
+            The figures by name. Those that cannot be given yet, because nothing was seen, are left out.
         """
         visits = self._visits[self._visits > 0].double()
         figures: dict[str, float] = {"step": float(self._table.step)}
@@ -242,7 +250,22 @@ class Monitor:
         return figures
 
     def to_tensorboard(self, writer: Any, step: int | None = None, prefix: str = "fcco/") -> dict[str, float]:
-        """Write a report and histograms of staleness and age to a ``SummaryWriter``; ``step``: the table's, if None."""
+        """Write a report, and histograms of staleness and age, to a ``SummaryWriter``.
+
+        Parameters
+        ----------
+        writer : SummaryWriter
+            The writer.
+        step : int, optional
+            The step to write them at. By default, it is that of the table.
+        prefix : str, default "fcco/"
+            What the names of the figures begin with.
+
+        Returns
+        -------
+        dict of str to float
+            The report.
+        """
         figures = self.report()
         at = int(figures["step"]) if step is None else step
         for name, value in figures.items():
@@ -255,23 +278,45 @@ class Monitor:
         return figures
 
     def staleness(self) -> Tensor:
-        """Steps since each of the rows that were seen was last seen."""
+        """Return how many steps ago each of the rows that were seen was last seen.
+
+        Returns
+        -------
+        Tensor
+            Numbers of steps, on the CPU, one for each row that was seen.
+        """
         return (self._steps - self._last_seen)[self._visits > 0].cpu()
 
     def ages(self) -> Tensor:
-        """Steps since each of the remembered outputs was made; empty if the loss remembers none."""
+        """Return how many steps ago each of the remembered outputs was made.
+
+        Returns
+        -------
+        Tensor
+            Numbers of steps, on the CPU, one for each output. It is empty if the loss remembers none.
+        """
         memory = self._engine.memory
         return torch.zeros(0, dtype=torch.int64) if memory is None else memory.ages().cpu()
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """A matplotlib figure: staleness of the rows now, errors and rates over the reports; written to ``path``.
+        """Plot the staleness of the rows now, and errors and rates over the reports.
 
         With a memory and no table, the first panel has the ages of the outputs, and the last one their mean and drift.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Where to save the figure. By default, it is not saved.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure, with three panels.
 
         Raises
         ------
         ImportError
-            Matplotlib is not installed.
+            If matplotlib is not installed.
         """
         try:
             from matplotlib.figure import Figure

@@ -85,7 +85,7 @@ def estimates(loss: nn.Module, evaluate: Evaluate, rows: Tensor) -> Visit:
 
 
 def exact_inner(loss: nn.Module, evaluate: Evaluate, population: Sequence[int] | Tensor | None = None) -> ExactInner:
-    """A function of rows that gives the exact g of them (log g in log space) at the present weights.
+    """Return a function of rows that gives the exact g of them (log g in log space) at the present weights.
 
     The estimates of a loss become exact when the batch is the whole training set, so that is what it evaluates, every
     time it is called. Where ``evaluate`` draws inner samples of its own they do not, and where the training set is too
@@ -99,6 +99,11 @@ def exact_inner(loss: nn.Module, evaluate: Evaluate, population: Sequence[int] |
         The forward pass: ``evaluate(loss_fn, rows)`` calls ``loss_fn`` on the examples ``rows``.
     population : Sequence[int] | Tensor, optional
         The examples of the training set; ``None``: as many as the table has rows.
+
+    Returns
+    -------
+    callable
+        It maps rows of shape (m,) to values of shape (m,) or (m, dim). They are NaN for rows that are never outer ones.
 
     Examples
     --------
@@ -132,7 +137,7 @@ def all_rows(loss: nn.Module) -> Tensor:
 
 
 def relative_error(values: Tensor, reference: Tensor, log: bool = False) -> float:
-    r"""How far inner values lie from others, as a share of these.
+    r"""Return how far inner values lie from others, as a share of these.
 
     .. math:: \sqrt{\text{mean}_k \frac{\sum_i (a_{ik} - b_{ik})^2}{\sum_i b_{ik}^2}}, \qquad \text{in log space} \qquad
         \sqrt{\text{mean}_{ik} \Bigl( 2 \frac{a_{ik} - b_{ik}}{a_{ik} + b_{ik}} \Bigr)^2}
@@ -141,12 +146,17 @@ def relative_error(values: Tensor, reference: Tensor, log: bool = False) -> floa
 
     Parameters
     ----------
-    values : Tensor
-        A, [m] or [m, dim]; log a in log space.
-    reference : Tensor
-        B, alike.
-    log : bool, default=False
+    values : Tensor of shape (m,) or (m, dim)
+        The values a, or log a in log space.
+    reference : Tensor of shape (m,) or (m, dim)
+        The values b, or log b in log space.
+    log : bool, default False
         Whether they are logarithms.
+
+    Returns
+    -------
+    float
+        The error.
 
     Examples
     --------

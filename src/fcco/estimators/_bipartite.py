@@ -127,12 +127,34 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         return np.concatenate([random.permutation(rows)[:count] for rows in (plan.first, plan.second)])
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
-        """Return the scores X w + intercept, of shape (n_samples,); ``predict`` goes by their sign."""
+        """Return the scores X w + intercept; ``predict`` goes by their sign.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            The scores.
+        """
         check_is_fitted(self, "coef_")
         return self._scores(X) + self.intercept_[0]
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Return the class of each row: the greater one where the score is above 0."""
+        """Return the class of each row: the greater one where the score is above 0.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            The classes.
+        """
         above = self.decision_function(X) > 0
         return self.classes_[above.astype(int)]
 

@@ -77,7 +77,18 @@ class BaselineMixin:
         as_frame: bool | None = None,
         strata: Any = None,
     ) -> Any:
-        """Return the probability to live beyond each time; see :meth:`predict_cumulative_hazard_function`."""
+        """Return the probability to live beyond each time: survival functions, step functions of time.
+
+        Parameters
+        ----------
+        X, times, as_frame, strata
+            As in :meth:`predict_cumulative_hazard_function`.
+
+        Returns
+        -------
+        DataFrame or ndarray of shape (n_samples, n_times)
+            The probabilities.
+        """
         return np.exp(-self.predict_cumulative_hazard_function(X, times, as_frame, strata))
 
     def predict_median(self, X: Any, strata: Any = None) -> Array:  # noqa: N803

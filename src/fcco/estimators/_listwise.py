@@ -270,7 +270,18 @@ class ListwiseRanker(LinearRanker):
         return partial(list_mle_loss if self.objective == "listmle" else list_net_loss, **known)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Return the scores X w, of shape (n_samples,), which rank the items of each query."""
+        """Return the scores X w, which rank the items of each query.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            The scores.
+        """
         return self._scores(X)
 
     def score(

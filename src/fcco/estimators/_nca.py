@@ -209,7 +209,28 @@ class NeighborhoodComponentsAnalysis(
 
     @show_weights_where_taken
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NeighborhoodComponentsAnalysis:  # noqa: N803
-        """Learn A from rows X, [n, n_features], and their classes y, [n]; ``sample_weight`` is not supported."""
+        """Learn A.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The features, of at least two rows.
+        y : array-like of shape (n_samples,)
+            The class of each row.
+        sample_weight : None
+            Not supported.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X or y is invalid.
+        TypeError
+            If ``sample_weight`` is given, or if a parameter has the wrong type.
+        """
         self._check_parameters()
         refuse_weights(self, sample_weight)
         self._check_resumed(X)
@@ -230,7 +251,18 @@ class NeighborhoodComponentsAnalysis(
         return self
 
     def transform(self, X: Any) -> Array:  # noqa: N803 (scikit-learn's)
-        """A x for every row x of X, [n, n_features]."""
+        """Return A x for every row x of X.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            The rows, mapped by A.
+        """
         check_is_fitted(self)
         x = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
         return x @ self.components_.T

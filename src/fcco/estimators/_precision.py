@@ -322,5 +322,23 @@ class AveragePrecisionClassifier(PrecisionRanker):
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
-        """Return the probabilities of both classes, of shape (n_samples, 2); needs ``probability=True``."""
+        """Return the probabilities of both classes; this needs ``probability=True``.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+            The probabilities, in the order of ``classes_``.
+
+        Raises
+        ------
+        AttributeError
+            If ``probability`` is False.
+        NotFittedError
+            If it was False at the fit.
+        """
         return self._probabilities(X)

@@ -261,9 +261,19 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         return calibrate(np.concatenate(scores), labels, weights)
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
-        """Return the probabilities of both classes, of shape (n_samples, 2).
+        """Return the probabilities of both classes.
 
         They are fitted to the scores of the rows that the folds leave out, by Platt scaling.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+            The probabilities, in the order of ``classes_``.
         """
         return self._probabilities(X)
 

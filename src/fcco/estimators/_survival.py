@@ -359,6 +359,16 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
 
         This is lifelines' ``predict_log_partial_hazard``. scikit-survival's ``predict`` is the same plus
         ``mean_ @ coef_``.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            The log risks.
         """
         check_is_fitted(self)
         x = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)

@@ -38,6 +38,19 @@ class Lists(NamedTuple):
     """What is known about each item and its query.
 
     Each tensor has one entry for each item of a batch, shape (B,), or of the population, shape (n,).
+
+    Attributes
+    ----------
+    size : Tensor
+        The number of items of the query.
+    relevant : Tensor
+        The number of items of the query with a relevance above 0.
+    share : Tensor
+        How much the item counts in its query.
+    number : Tensor
+        The number of the query: 0, 1, ...
+    relevance : Tensor
+        The relevance of the item.
     """
 
     size: Tensor
@@ -52,7 +65,18 @@ class Lists(NamedTuple):
     """The relevance of the item."""
 
     def at(self, rows: Tensor) -> Lists:
-        """Return the entries of some items."""
+        """Return the entries of some items.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (B,)
+            Which items.
+
+        Returns
+        -------
+        Lists
+            Their entries, each tensor of shape (B,).
+        """
         return Lists(*(values[rows] for values in self))
 
 

@@ -23,7 +23,17 @@ from fcco.functional._tensors import widen
 
 
 class BaselineHazard(NamedTuple):
-    """A cumulative baseline hazard, a step function of time, or one for each stratum."""
+    """A cumulative baseline hazard, a step function of time, or one for each stratum.
+
+    Attributes
+    ----------
+    times : Tensor of shape (K,)
+        The distinct times of events, rising within each stratum.
+    hazard : Tensor of shape (K,)
+        The cumulative hazard of h = 0 at each of them.
+    strata : Tensor of shape (K,) or None
+        The stratum of each of them, if there are strata.
+    """
 
     times: Tensor
     """[K], the distinct times of events, rising within each stratum."""

@@ -18,7 +18,13 @@ __all__ = ["IndexedDataset", "TableNet"]
 
 
 class IndexedDataset(Dataset):
-    """A skorch dataset whose targets also say which row they are: ``y`` becomes ``{"target": y, "index": i}``."""
+    """A skorch dataset whose targets also say which row they are: ``y`` becomes ``{"target": y, "index": i}``.
+
+    Parameters
+    ----------
+    X, y, length
+        As in :class:`skorch.dataset.Dataset`.
+    """
 
     def __getitem__(self, i: int) -> Any:
         x, y = super().__getitem__(i)
@@ -42,6 +48,8 @@ class TableNet(NeuralNet):
     sampler : callable, optional
         A function from targets [n] to a batch sampler, such as ``lambda y: PositiveNegativeSampler(y, batch=32)``. It
         replaces ``batch_size``, and needs ``train_split=None``, because a split has other rows.
+    dataset : type, default IndexedDataset
+        The class of the dataset, whose targets are dicts like those of :class:`IndexedDataset`.
     **others
         Parameters of :class:`skorch.NeuralNet`.
 

@@ -147,7 +147,23 @@ class AUCLoss(Loss):
         return cls(n, n_pos, **options)
 
     def forward(self, scores: Tensor, target: Tensor, index: Any = None) -> Tensor:
-        """Return the loss of a batch from scores and targets, each of shape (B,) or (B, C); ``index`` is ignored."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,) or (B, C)
+            The scores, with a column for each class if there are several.
+        target : Tensor of shape (B,) or (B, C)
+            The labels: 0 and 1, or bool. With a column for each class, -1 and NaN stand for missing labels. For several
+            classes, they may also be the classes, integers of shape (B,).
+        index : object, default None
+            It is ignored.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         return self._shared_loss(self._estimate, scores, target)
 
     if TYPE_CHECKING:  # otherwise a call of a module takes anything

@@ -181,7 +181,26 @@ class BaselineCoxLoss(Loss):
     def forward(
         self, risk: Tensor, time: Tensor, event: Tensor, index: Any = None, strata: Tensor | None = None
     ) -> Tensor:
-        """Return the loss of a batch from log-hazards, times, events and strata of shape (B,); ignore ``index``."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        risk : Tensor of shape (B,)
+            The log-hazards h.
+        time : Tensor of shape (B,)
+            The times of the event or of censoring.
+        event : Tensor of shape (B,)
+            1 or True if the event was observed, 0 or False if the example is censored.
+        index : object, default None
+            It is ignored.
+        strata : Tensor of shape (B,) or None, default None
+            The stratum of each example, an integer. Strata must be given if, and only if, the loss has them.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         if self.coupled.placement() is None:  # in a step, an error must reach all ranks
             self._check_strata(strata, risk)
         columns = (risk, time, event) if strata is None else (risk, time, event, strata)

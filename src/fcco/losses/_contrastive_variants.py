@@ -130,7 +130,22 @@ class RobustContrastiveLoss(Loss):
         self.register_buffer("tau", torch.full((self.n, 2), float(temperature)))
 
     def forward(self, first: Tensor, second: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch from two views or modalities, each of shape (B, d), and rows of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        first : Tensor of shape (B, d)
+            The embeddings of the first view or modality, which the loss normalises.
+        second : Tensor of shape (B, d)
+            Those of the second one.
+        index : Tensor of shape (B,)
+            The rows of the batch in the training set, in [0, n).
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         if not self.training:
             mean = _Anchors(self.tau.mean(0, keepdim=True), [])
             return self._loss(lambda pool: self._contrast(pool, mean.tau)[0], first, second, index=index, sample=mean)
@@ -245,12 +260,33 @@ class SupervisedContrastiveLoss(NCALoss):
             The classes of the training data, integers from 0.
         **options
             Further arguments of the constructor.
+
+        Returns
+        -------
+        SupervisedContrastiveLoss
+            The loss.
         """
         class_sizes = count_members(labels, "labels")
         return cls(int(class_sizes.sum()), class_sizes, **options)
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        embeddings : Tensor of shape (B, d)
+            The embeddings, which the loss normalises.
+        labels : Tensor of shape (B,)
+            The class of each example, an integer.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training if the loss has a table or
+            a memory.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         return super().forward(on_sphere(embeddings, self.temperature, "[B, d]"), labels, index)
 
     if TYPE_CHECKING:  # otherwise a call of a module takes anything

@@ -264,7 +264,24 @@ class ListNetLoss(_ListwiseLoss):
         return loss if target == "softmax" else loss._with_outer(count_relevant(lists))
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch from scores, relevances, queries and rows, each of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,)
+            The scores of some items of some queries.
+        relevance : Tensor of shape (B,)
+            The relevances of the items.
+        query : Tensor of shape (B,)
+            The query of each item, an integer.
+        index : Tensor of shape (B,)
+            The rows of the items in the training set, in [0, n).
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         loss = self._by_hand(list_net_by_hand, Logarithm(), scores, relevance, query, index, target=self.target)
         if loss is not None:
             return loss
@@ -367,7 +384,24 @@ class ListMLELoss(_ListwiseLoss):
         return cls(len(lists.size), lists, **options)
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch from scores, relevances, queries and rows, each of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,)
+            The scores of some items of some queries.
+        relevance : Tensor of shape (B,)
+            The relevances of the items.
+        query : Tensor of shape (B,)
+            The query of each item, an integer.
+        index : Tensor of shape (B,)
+            The rows of the items in the training set, in [0, n).
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         loss = self._by_hand(list_mle_by_hand, Logarithm(), scores, relevance, query, index)
         if loss is not None:
             return loss
@@ -514,7 +548,24 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
         return cls(len(lists.size), k=k, lists=lists, **options)._with_outer(count_relevant(lists))
 
     def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch from scores, relevances, queries and rows, each of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,)
+            The scores of some items of some queries.
+        relevance : Tensor of shape (B,)
+            The relevances of the items.
+        query : Tensor of shape (B,)
+            The query of each item, an integer.
+        index : Tensor of shape (B,)
+            The rows of the items in the training set, in [0, n).
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         options: dict[str, Any] = {"surrogate": self.surrogate, "temperature": self._temperature_now()}
         if self.surrogate.has_name and not self.coupled.log:
             f = Discount(self.k, self.sharpness)

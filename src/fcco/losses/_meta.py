@@ -118,7 +118,24 @@ class MAMLLoss(Loss):
         return cls(n, parameter_count(model), lr, **options)  # type: ignore[arg-type]
 
     def forward(self, model: nn.Module, support: Data, query: Data, index: Tensor) -> Tensor:
-        """Return the loss of a batch of tasks, differentiable with respect to the model's parameters."""
+        """Return the loss of a batch of tasks, differentiable with respect to the model's parameters.
+
+        Parameters
+        ----------
+        model : nn.Module
+            The model, with as many parameters as a row of the table has values.
+        support : tuple of two Tensors of shape (B1, examples, ...)
+            The inputs and targets for the gradient step on each task.
+        query : tuple of two Tensors of shape (B1, examples, ...)
+            The inputs and targets for the loss of each task.
+        index : Tensor of shape (B1,)
+            The rows of the tasks, in [0, n).
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         if parameter_count(model) != self.table.dim:
             raise ValueError(
                 f"model must have {self.table.dim} parameters, like the table's rows; got {parameter_count(model)}"

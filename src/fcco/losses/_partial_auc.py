@@ -133,7 +133,24 @@ class PartialAUCLoss(Loss):
         return loss
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from scores and targets, of shape (B,) or (B, C), and rows of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,) or (B, C)
+            The scores, with a column for each class if there are several.
+        target : Tensor of shape (B,) or (B, C)
+            The labels: 0 and 1, or bool. With a column for each class, -1 and NaN stand for missing labels. For several
+            classes, they may also be the classes, integers of shape (B,).
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         if self._per_class is not None:
             return self._per_class.loss(self, self._estimate, scores, target, index)
         if self.memory is None and can_fuse(self.coupled, self.surrogate, scores, target):
@@ -277,7 +294,23 @@ class CVaRPartialAUCLoss(Loss):
         return cls(*count_both_classes(target), **options)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,)
+            The scores.
+        target : Tensor of shape (B,)
+            The labels: 0 and 1, or bool.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
     if TYPE_CHECKING:  # otherwise a call of a module takes anything

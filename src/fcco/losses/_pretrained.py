@@ -153,7 +153,22 @@ class PretrainedAveragePrecisionLoss(nn.Module):
 
     @eager
     def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from logits, targets and rows, each of shape (B,); rows only in training."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (B,)
+            The raw logits, without a sigmoid.
+        target : Tensor of shape (B,)
+            The labels: 0 and 1, or bool.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         check_floats(logits, "logits", "[B]")
         if logits.device != self.moments.device:
             raise ValueError(f"logits are on {logits.device}, the loss on {self.moments.device}: move one with .to()")

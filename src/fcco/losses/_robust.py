@@ -73,7 +73,22 @@ class InvariantLogisticLoss(Loss):
         super().__init__(_softplus_of_minus, n, rule=rule)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch from scores of shape (B1, B2), targets and rows, each of shape (B1,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B1, B2)
+            The scores of B2 observations of each example.
+        target : Tensor of shape (B1,)
+            The labels: 0 and 1, or bool.
+        index : Tensor of shape (B1,)
+            The rows of the batch in the training set, in [0, n).
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         return self._loss(lambda pool: _signed_mean(*pool.own), scores, target, index=index, gather=False)
 
     if TYPE_CHECKING:  # otherwise a call of a module takes anything
@@ -187,7 +202,20 @@ class GroupDROLoss(Loss):
         return cls(len(group_sizes), group_sizes=group_sizes, **options)
 
     def forward(self, losses: Tensor, group: Tensor) -> Tensor:
-        """Return the loss of a batch from losses of examples and their groups, each of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        losses : Tensor of shape (B,)
+            The losses of the examples.
+        group : Tensor of shape (B,)
+            The group of each example, an integer in [0, K).
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         return self._shared_loss(self._estimate, losses, group)
 
     if TYPE_CHECKING:  # otherwise a call of a module takes anything

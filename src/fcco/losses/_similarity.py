@@ -144,7 +144,23 @@ class NCALoss(Loss):
         return cls(int(class_sizes.sum()), class_sizes, **options)
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from embeddings of shape (B, d), labels and rows of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        embeddings : Tensor of shape (B, d)
+            The embeddings z.
+        labels : Tensor of shape (B,)
+            The class of each example, an integer.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training if the loss has a table or
+            a memory.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         if index is None and self.memory is not None and self.training and is_grad_enabled():
             raise TypeError(
                 "index must be given, because an example must not be compared with its own output in the memory; got "
@@ -280,9 +296,24 @@ class ContrastiveLoss(Loss):
     def forward(
         self, first: Tensor, second: Tensor, index: Tensor | None = None, *, temperature: Tensor | None = None
     ) -> Tensor:
-        """Return the loss of a batch from two views or modalities, each of shape (B, d), and rows of shape (B,).
+        """Return the loss of a batch.
 
-        A ``temperature``, a tensor of one number, is used instead of the loss's own.
+        Parameters
+        ----------
+        first : Tensor of shape (B, d)
+            The embeddings of the first view or modality, which the loss normalises.
+        second : Tensor of shape (B, d)
+            Those of the second one.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
+        temperature : Tensor of one number or None, default None
+            The temperature τ of this call, instead of the loss's own.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
         """
         tau: Any = self.temperature if temperature is None else temperature
         check_temperature_of_all(tau)

@@ -130,7 +130,27 @@ class CoxLoss(Loss):
     def forward(
         self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor | None = None, strata: Tensor | None = None
     ) -> Tensor:
-        """Return the loss of a batch from log-hazards, times, events, rows and strata, each of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        risk : Tensor of shape (B,)
+            The log-hazards h.
+        time : Tensor of shape (B,)
+            The times of the event or of censoring.
+        event : Tensor of shape (B,)
+            1 or True if the event was observed, 0 or False if the example is censored.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
+        strata : Tensor of shape (B,) or None, default None
+            The stratum of each example, an integer. A risk set then has the examples of one stratum.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         stratum = None if self.n_events is None else event
         by_hand = self.own_term == "sampled" and strata is None
         if by_hand and can_work_by_hand(self.coupled, (risk,), (time, event)) and risk.dim() == 1:

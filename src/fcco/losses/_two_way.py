@@ -120,7 +120,22 @@ class TwoWayPartialAUCLoss(Loss):
         return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,)
+            The scores.
+        target : Tensor of shape (B,)
+            The labels: 0 and 1, or bool.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         found: dict[str, Tensor] = {}
 
         def estimate(pool: Pool) -> Estimate:

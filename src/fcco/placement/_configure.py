@@ -32,17 +32,17 @@ def configure(
     ----------
     module : Module
         A loss, a :class:`fcco.CoupledLoss`, or a module that contains some.
-    sharded : bool, default=False
+    sharded : bool, default False
         Whether every rank keeps only n/k rows of the table, and receives what the others sample of them. The present
         values are kept.
-    gather : bool, default=True
+    gather : bool, default True
         Whether inner sets are made of the batches of all ranks, or of the rank's own batch alone. In either case all
         ranks share one table.
-    offload : bool, default=False
+    offload : bool, default False
         Whether the table stays on the CPU when the loss moves to an accelerator.
     group : Any, optional
         The process group. By default, it is the default group. Gradients must be averaged over it.
-    alone : bool, default=False
+    alone : bool, default False
         Whether the loss takes its steps by itself, as if there were no group. This is for training on one rank only,
         or a different model on each.
 
@@ -92,10 +92,15 @@ def gather(*tensors: Tensor, group: Any = None) -> tuple[Tensor, ...]:
 
     Parameters
     ----------
-    tensors
-        [B, ...] each. Dtypes and shapes, except for B, are the same on all ranks.
+    *tensors : Tensor of shape (B, ...)
+        The rows of this rank. Dtypes and shapes, except for B, are the same on all ranks.
     group : Any, optional
         The process group. By default, it is the default group.
+
+    Returns
+    -------
+    tuple of Tensor
+        The rows of all ranks, one tensor for each of ``tensors``.
 
     Raises
     ------
@@ -118,6 +123,18 @@ def full_state_dict(module: nn.Module) -> dict[str, Any]:
     in one process: call ``torch.save`` on one rank, and load it with ``torch.load(..., weights_only=True)`` and
     ``load_state_dict`` on any number of ranks, sharded or not.
 
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A loss, or a module that contains some.
+
+    Returns
+    -------
+    dict of str to Any
+        The state, which shares no tensor with the module.
+
+    Examples
+    --------
     >>> import fcco
     >>> list(full_state_dict(fcco.InnerTable(n=3)))
     ['u', 'visits', 'step', '_extra_state']
@@ -139,6 +156,18 @@ def _whole(value: Any) -> Any:
 def snapshot(module: nn.Module) -> dict[str, Any]:
     """Return a copy of ``state_dict`` that further steps do not change, to be passed to ``async_save``.
 
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A loss, or a module that contains some.
+
+    Returns
+    -------
+    dict of str to Any
+        The state, with copies of the tensors, on the device where they are.
+
+    Examples
+    --------
     >>> import fcco, torch
     >>> table = fcco.InnerTable(n=3)
     >>> saved = snapshot(table)

@@ -41,6 +41,7 @@ class ShardedTable(nn.Module):
         self._held = (table.part(self.first, self.lengths[group.rank]),)
 
     def extra_repr(self) -> str:
+        """Return n, dim and log, and which rank this is."""
         return f"n={self.n}, dim={self.dim}, log={self.log}, rank {self.group.rank} of {self.group.size}"
 
     @property
@@ -76,7 +77,13 @@ class ShardedTable(nn.Module):
         return self._held[0].step
 
     def full(self) -> InnerTable:
-        """A copy of the whole table, on every rank; all ranks call it together."""
+        """Return a copy of the whole table, on every rank; all ranks call it together.
+
+        Returns
+        -------
+        InnerTable
+            The table, on the device of this rank's block.
+        """
         block = self.block
         names = [name for name in ROW_BUFFERS if name in block._buffers]
         # By way of the group's device, since the table may be offloaded to one that it has no messages from.

@@ -177,17 +177,17 @@ def compare(
         The grid of step sizes.
     beta, gamma : float or callable, optional
         As in :func:`fcco.solve`, for all methods that use them. Rules have a rate of their own in the place of gamma.
-    seeds : int or iterable of int, default=5
+    seeds : int or iterable of int, default 5
         The seeds, or how many there are: 1, 2, and so on. Seed 0, or the smallest one that is not among them, chooses
         the step size.
-    outer_batch, inner_batch : int, default=1
+    outer_batch, inner_batch : int, default 1
         As in :func:`fcco.solve`.
     minimum : float, optional
         The minimum of F. By default it is F at ``problem.optimum``, if that is known. Give it if ``options`` contain a
         regulariser or a projection.
-    records : int, default=50
+    records : int, default 50
         How many points of each run to record, evenly spaced.
-    progress : bool, default=False
+    progress : bool, default False
         Show a progress bar on stderr. This needs tqdm.
     **options
         Other options of :func:`fcco.solve`, the same for all methods.

@@ -41,17 +41,17 @@ def invariant_logistic(
 
     Parameters
     ----------
-    n : int, default=200
+    n : int, default 200
         Number of observations. It must be large enough compared with d that no plane separates their labels.
-    d : int, default=5
+    d : int, default 5
         Dimension of w.
-    noise : float, default=0.5
+    noise : float, default 0.5
         Standard deviation of the perturbation in every coordinate.
-    l2 : float, default=0.0
+    l2 : float, default 0.0
         :math:`\lambda`.
-    seed : int, default=0
+    seed : int, default 0
         Seed of the data.
-    dtype : torch.dtype, default=torch.float64
+    dtype : torch.dtype, default torch.float64
         Dtype of w.
 
     Returns
@@ -156,11 +156,11 @@ def p_norm_push(*, p: float = 4.0, l2: float = 0.01, dtype: torch.dtype = torch.
 
     Parameters
     ----------
-    p : float, default=4.0
+    p : float, default 4.0
         The power, at least 1.
-    l2 : float, default=0.01
+    l2 : float, default 0.01
         :math:`\lambda`, positive. The data can be separated, so without it there is no optimum.
-    dtype : torch.dtype, default=torch.float64
+    dtype : torch.dtype, default torch.float64
         Dtype of w.
 
     Returns

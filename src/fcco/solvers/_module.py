@@ -34,12 +34,28 @@ class _Bound:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModuleProblem(Problem):
-    """A :class:`Problem` in the parameters of a module, made by :meth:`Problem.from_module`."""
+    """A :class:`Problem` in the parameters of a module, made by :meth:`Problem.from_module`.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+        The module. The other attributes are those of :class:`Problem`.
+    """
 
     module: nn.Module
 
     def assign(self, weights: Tensor) -> nn.Module:
         """Copy weights, such as ``solution.weights``, into the module, and return it.
+
+        Parameters
+        ----------
+        weights : Tensor of shape (d,)
+            The values of all parameters, in the order of ``module.parameters()``.
+
+        Returns
+        -------
+        torch.nn.Module
+            The module.
 
         Raises
         ------

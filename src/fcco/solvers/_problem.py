@@ -37,9 +37,9 @@ class Problem:
         f, as ``outer(u)`` or ``outer(u, index)``. See :class:`fcco.CoupledLoss`.
     start : Tensor
         The first w, [d] or of any other shape.
-    dim : int, default=1
+    dim : int, default 1
         Number of values of g_i.
-    log : bool, default=False
+    log : bool, default False
         Whether ``inner`` returns log g, and ``outer`` takes it.
     exact_inner : callable, optional
         ``exact_inner(w)`` returns all g_i without sampling, [n] or [n, dim]. If ``log``, it returns log g.
@@ -49,7 +49,7 @@ class Problem:
         A minimiser of F, of the shape of ``start``.
     constants : fcco.theory.Constants, optional
         The constants of the theorems. :func:`fcco.theory.estimate_constants` measures them.
-    name : str, default="problem"
+    name : str, default "problem"
         A name for tables and messages.
 
     Raises
@@ -163,6 +163,16 @@ class Problem:
 
     def value(self, w: Tensor) -> Tensor:
         """Return the exact F(w), which is differentiable.
+
+        Parameters
+        ----------
+        w : Tensor
+            The weights, of the shape of ``start``.
+
+        Returns
+        -------
+        Tensor
+            The value, a scalar.
 
         Raises
         ------

@@ -51,6 +51,11 @@ class Stage:
         step : int
             Step within the stage. The first is 0.
 
+        Returns
+        -------
+        tuple of float
+            lr and beta.
+
         Raises
         ------
         TypeError
@@ -78,7 +83,7 @@ class SOXBoost:
     stages : iterable of Stage or of fcco.theory.Parameters, optional
         Step sizes and length of every stage. By default Theorem 4 chooses them from the ``accuracy`` given to
         :func:`fcco.solve`.
-    pass_on : {"last", "average", "random"}, default="last"
+    pass_on : {"last", "average", "random"}, default "last"
         The iterate that a stage hands to the next stage. The last stage hands it to the caller.
 
         - ``"last"`` is the last iterate, as Algorithm 2 says.
@@ -149,7 +154,7 @@ class Accuracy:
         convex.
     diameter : float, optional
         The diameter of the set that is projected onto, for Theorems 5 and 7.
-    scale : float, default=1.0
+    scale : float, default 1.0
         A factor for practice: the theorem's rates are multiplied by it, and its number of steps is divided by it. See
         :meth:`fcco.theory.Parameters.scaled`. The rates of Theorem 7 stay as they are. The guarantee of the theorem
         holds for ``scale=1`` only.

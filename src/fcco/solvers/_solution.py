@@ -109,9 +109,9 @@ class Solution:
 
         Parameters
         ----------
-        y : str, default="objective"
+        y : str, default "objective"
             Column on the vertical axis.
-        x : str, default="inner_evaluations"
+        x : str, default "inner_evaluations"
             Column on the horizontal axis.
         ax : matplotlib.axes.Axes, optional
             Axes to draw on. By default new ones are created.

@@ -61,12 +61,12 @@ def solve(
     ----------
     problem : Problem
         What to solve.
-    method : str, Rule or SOXBoost, default="sox"
+    method : str, Rule or SOXBoost, default "sox"
         The algorithm: a name from the table in the notes, in upper or lower case; a rule such as ``fcco.MSVR(0.1)`` or
         one of your own; or a :class:`solvers.SOXBoost` with its stages.
-    outer_batch : int, default=1
+    outer_batch : int, default 1
         B1, the number of rows in a step. They are drawn without replacement.
-    inner_batch : int, default=1
+    inner_batch : int, default 1
         B2, the number of inner samples for each row.
     steps : int, optional
         Number of steps.
@@ -88,10 +88,10 @@ def solve(
     regulariser : projections.Regulariser, optional
         R, which enters by its proximal step. With a projection P as well, the step is P(prox(w)). This is the minimum
         above for the squared norm with any set, and for the elastic net with boxes and with balls around 0.
-    estimate_all : bool, default=False
+    estimate_all : bool, default False
         Estimate every row of u before the first step, which takes ``n * inner_batch`` samples. This counts as the
         row's first visit, also for a :class:`fcco.schedules.RunningMean`.
-    safeguard : bool, default=True
+    safeguard : bool, default True
         In log space, floor the row at which SOX differentiates f. See :class:`fcco.SOX`. With False, SOX follows the
         paper exactly. Without ``log`` it always does.
     record : int or iterable of int, optional
@@ -99,14 +99,14 @@ def solve(
         default only the start and the end are recorded. F is computed exactly for it, if the problem can.
     callback : callable, optional
         Called with a :class:`solvers.SolverState` after every step. The run ends if it returns True.
-    progress : bool, default=False
+    progress : bool, default False
         Show a progress bar on stderr. This needs tqdm.
     checkpoint : str, os.PathLike or solvers.Checkpoint, optional
         A file to save the state to when the run ends, and to continue from if it exists. The result is that of an
         uninterrupted run, bit for bit. The state is also saved if Ctrl-C ends the run, which waits for the current
         step to finish, or if the callback or the problem raises an error. With a :class:`solvers.Checkpoint` it can
         be saved more often.
-    random_state : int or torch.Generator, default=0
+    random_state : int or torch.Generator, default 0
         A seed, or the generator to draw from.
 
     Returns

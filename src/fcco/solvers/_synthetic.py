@@ -47,7 +47,7 @@ def pseudo_huber(
 
     Parameters
     ----------
-    kind : {"nonconvex", "convex", "strongly_convex"}, default="nonconvex"
+    kind : {"nonconvex", "convex", "strongly_convex"}, default "nonconvex"
         The form of F.
 
         - ``"nonconvex"``: :math:`f(u) = \frac{C_f^2}{L_f} (\sqrt{1 + (L_f u / C_f)^2} - 1)` is not monotone. All g_i
@@ -56,25 +56,25 @@ def pseudo_huber(
           increasing, and :math:`b_i = 1`. On the ball around 0 that contains the start, which has length 1, F is
           mu-strongly convex with :math:`\mu = \frac{C_f}{2} (1 + (1 + \|c_i\|)^2)^{-3/2}`.
         - ``"convex"``: as before, but F does not depend on the last coordinate, so the optimum is not unique.
-    n : int, default=64
+    n : int, default 64
         Number of rows.
-    d : int, default=4
+    d : int, default 4
         Dimension of w, at least 2.
-    c_f : float, default=1.0
+    c_f : float, default 1.0
         :math:`C_f`.
-    l_f : float, default=1.0
+    l_f : float, default 1.0
         :math:`L_f`.
-    sigma : float, default=0.1
+    sigma : float, default 0.1
         Standard deviation of one inner value. It must be positive unless ``zeta`` is 0.
-    zeta : float, default=0.1
+    zeta : float, default 0.1
         Standard deviation of one inner gradient.
-    set_size : int, default=8
+    set_size : int, default 8
         Number of inner samples of a row, at least 3.
-    spread : float, default=0.5
+    spread : float, default 0.5
         Length of the centres c_i.
-    seed : int, default=0
+    seed : int, default 0
         Seed of the centres and the waves.
-    dtype : torch.dtype, default=torch.float64
+    dtype : torch.dtype, default torch.float64
         Dtype of w.
 
     Returns

@@ -12,7 +12,13 @@ from fcco.theory._constants import Constants, Parameters, smallest, whole_steps
 
 @dataclass(frozen=True)
 class BoostConstants:
-    """The constants C_1, C_2^2, C_3^2, C_4 and C_5 of the paper's appendix, as :func:`boost_constants` returns them."""
+    """The constants C_1, C_2^2, C_3^2, C_4 and C_5 of the paper's appendix, as :func:`boost_constants` returns them.
+
+    Attributes
+    ----------
+    c_1, c_2_squared, c_3_squared, c_4, c_5 : float
+        The constants, in this order.
+    """
 
     c_1: float
     c_2_squared: float
@@ -36,7 +42,7 @@ def boost_constants(constants: Constants, *, inner_batch: int, weight_decay: flo
         The constants of the problem.
     inner_batch : int
         B2.
-    weight_decay : float, default=0.0
+    weight_decay : float, default 0.0
         See :func:`sox_boost`. It is added to L_F.
 
     Returns
@@ -119,7 +125,7 @@ def sox_boost(
     mu : float
         A constant such that :math:`\|\nabla F\|^2 \ge 2 \mu (F - F^*)`, at most L_F. A mu-strongly convex F satisfies
         this.
-    weight_decay : float, default=0.0
+    weight_decay : float, default 0.0
         Factor :math:`\lambda` of an additional :math:`\frac \lambda 2 \|w\|^2` in F (see :func:`convexifier`). It is
         added to L_F. In the place of :math:`C_f^2 C_g^2` then stands the bound
         :math:`\|\nabla F(w_1)\|^2 \le 2 L_F (F(w_1) - F^*)`.

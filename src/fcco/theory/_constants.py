@@ -26,7 +26,7 @@ class Constants:
         :math:`\sigma^2`, the variance of the value of one inner sample.
     zeta2 : float
         :math:`\zeta^2`, the variance of the gradient of one inner sample.
-    chi2 : float, default=0.0
+    chi2 : float, default 0.0
         :math:`\chi^2`, the variance of the gradient of one sample of f_i, if f_i is itself an expectation.
 
     Raises
@@ -65,7 +65,18 @@ class Constants:
         return self.c_f * self.l_g + self.c_g**2 * self.l_f
 
     def inner_slope(self, inner_batch: int) -> float:
-        r"""Return :math:`C_1 = (C_g^2 + \zeta^2 / B_2)^{1/2}`, the root mean square of an estimated inner gradient."""
+        r"""Return :math:`C_1 = (C_g^2 + \zeta^2 / B_2)^{1/2}`, the root mean square of an estimated inner gradient.
+
+        Parameters
+        ----------
+        inner_batch : int
+            B2.
+
+        Returns
+        -------
+        float
+            :math:`C_1`.
+        """
         return math.sqrt(self.c_g**2 + self.zeta2 / inner_batch)
 
     def gradient_variance(self, outer_batch: int, inner_batch: int, outer_samples: int = 1) -> float:
@@ -73,6 +84,20 @@ class Constants:
 
         It is :math:`C_f^2 (\zeta^2 + C_g^2) / \min(B_1, B_2)`. If the gradient of f_i is the mean of B3 samples, it is
         :math:`[(C_f^2 + \chi^2 / B_3) (\zeta^2 + C_g^2) + \chi^2 C_g^2] / \min(B_1, B_2, B_3)`.
+
+        Parameters
+        ----------
+        outer_batch : int
+            B1.
+        inner_batch : int
+            B2.
+        outer_samples : int, default 1
+            B3, which matters only if f is stochastic.
+
+        Returns
+        -------
+        float
+            The bound.
         """
         inner = self.zeta2 + self.c_g**2
         if self.chi2 == 0:
@@ -81,7 +106,18 @@ class Constants:
         return (outer * inner + self.chi2 * self.c_g**2) / min(outer_batch, inner_batch, outer_samples)
 
     def check_exact_outer(self, theorem: str) -> None:
-        """Raise a ValueError if f is stochastic, which only Theorem 3 covers."""
+        """Raise an error if f is stochastic, which only Theorem 3 covers.
+
+        Parameters
+        ----------
+        theorem : str
+            The theorem to name in the message.
+
+        Raises
+        ------
+        ValueError
+            If ``chi2`` is above 0.
+        """
         if self.chi2 > 0:
             raise ValueError(f"{theorem} does not cover a stochastic f: chi2 must be 0; got {self.chi2!r}")
 
@@ -117,6 +153,11 @@ class Parameters:
         ----------
         factor : float
             A positive number.
+
+        Returns
+        -------
+        Parameters
+            The scaled parameters.
 
         Raises
         ------

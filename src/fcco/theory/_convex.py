@@ -107,11 +107,33 @@ class DecreasingSteps:
     mu: float
 
     def lr(self, t: int) -> float:
-        """Return the step size of step t = 0, 1, ..."""
+        """Return the step size of step t = 0, 1, ...
+
+        Parameters
+        ----------
+        t : int
+            The step.
+
+        Returns
+        -------
+        float
+            The step size, 1 / (mu (t + 1)).
+        """
         return 1 / (self.mu * (t + 1))
 
     def gamma(self, t: int) -> float:
-        """Return the rate of the inner moving averages at step t = 0, 1, ..."""
+        """Return the rate of the inner moving averages at step t = 0, 1, ...
+
+        Parameters
+        ----------
+        t : int
+            The step.
+
+        Returns
+        -------
+        float
+            The rate, rounds / (rounds + t + 1).
+        """
         return self.rounds / (self.rounds + t + 1)
 
 

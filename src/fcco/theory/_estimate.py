@@ -49,17 +49,17 @@ def estimate_constants(
     ----------
     problem : fcco.solvers.Problem
         The problem.
-    points : int, default=16
+    points : int, default 16
         Number of points w.
-    rows : int, default=8
+    rows : int, default 8
         Number of rows at each point.
-    samples : int, default=1000
+    samples : int, default 1000
         Number of inner samples from which a variance is computed.
     radius : float, optional
         Radius of the ball. By default it is the distance from the start to the optimum if that is known, else 1.
-    inner_batch : int, default=4096
+    inner_batch : int, default 4096
         Number of samples from which g_i is estimated if the problem has no ``exact_inner``.
-    random_state : int, default=0
+    random_state : int, default 0
         Seed of all draws.
 
     Returns

@@ -44,7 +44,7 @@ def sox(
         Norm of the gradient to reach.
     gap : float
         F(w_1) - F*, or an upper bound of it.
-    outer_samples : int, default=1
+    outer_samples : int, default 1
         B3, the number of samples from which the gradient of a stochastic f_i is estimated. It matters only if
         ``constants.chi2`` is positive.
 
@@ -135,7 +135,7 @@ def tracking_error(
         Step size :math:`\eta`.
     direction2 : float
         :math:`E \|v_t\|^2`.
-    moved2 : float, default=0.0
+    moved2 : float, default 0.0
         :math:`E \sum \|u_i^{t+1} - u_i^t\|^2`. With 0, the bound is that without the last term.
 
     Returns

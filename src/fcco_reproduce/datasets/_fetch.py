@@ -26,6 +26,11 @@ _DAY = 24 * 60 * 60
 def cache_folder() -> Path:
     """Return the folder of downloads, in the platform's cache: ``$XDG_CACHE_HOME/fcco`` or ``~/.cache/fcco`` on Linux.
 
+    Returns
+    -------
+    Path
+        The folder, which need not exist yet.
+
     Examples
     --------
     >>> cache_folder().name

@@ -28,6 +28,11 @@ def read_libsvm(path: Path | str, features: int | None = None) -> tuple[NDArray[
     features : int or None
         The number of features, d. The default is the largest index.
 
+    Returns
+    -------
+    tuple[NDArray[Any], NDArray[Any]]
+        The features and the labels.
+
     Raises
     ------
     DamagedFileError
@@ -118,6 +123,16 @@ def read_idx(path: Path | str) -> NDArray[Any]:
 
     The file has the bytes 0, 0, 8 and the number of dimensions, then each size in 4 bytes (big-endian), then the
     values.
+
+    Parameters
+    ----------
+    path : Path | str
+        The file.
+
+    Returns
+    -------
+    NDArray[Any]
+        The array, of the shape that the file states.
 
     Raises
     ------

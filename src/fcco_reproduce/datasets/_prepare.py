@@ -60,6 +60,11 @@ def split_covtype(data: Classification, train: int = 100_000, test: int = 10_000
     train, test : int
         The number of rows of each part.
 
+    Returns
+    -------
+    Split
+        ``train`` rows to train on, and ``test`` rows to test on.
+
     Raises
     ------
     ValueError
@@ -89,6 +94,11 @@ def split_nca(data: Classification) -> Split:
     data : Classification
         The training part of the set; images are flattened. The authors took the rows of Sensorless in the order
         of LIBSVM's ``Sensorless.scale``, which may not be UCI's.
+
+    Returns
+    -------
+    Split
+        A tenth of the rows, rounded up, to test on, and the others to train on.
 
     Examples
     --------

@@ -21,6 +21,11 @@ def load_lightgbm_ranking(part: str = "train") -> Ranking:
     part : str
         ``"train"`` (3,005 documents of 201 queries) or ``"test"`` (768 of 50).
 
+    Returns
+    -------
+    Ranking
+        The documents.
+
     References
     ----------
     https://github.com/microsoft/LightGBM/tree/master/examples/lambdarank
@@ -65,6 +70,11 @@ def load_letor(path: Path | str, features: int | None = None) -> Ranking:
         The file, compressed or not.
     features : int or None
         The number of features (MSLR has 136, MQ2007 and MQ2008 have 46). The default is the largest index.
+
+    Returns
+    -------
+    Ranking
+        The documents.
 
     Raises
     ------

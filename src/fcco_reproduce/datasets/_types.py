@@ -25,6 +25,13 @@ class Source:
     - ``"subset"``: a known copy of some of the published rows;
     - ``"unverified"``: a user put it there, and no checksum of the published file is known; its size, shape and classes
       are as published.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    state : str
+        One of the five words above.
     """
 
     path: Path
@@ -108,7 +115,17 @@ class Survival:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training and test data of an experiment, and validation data where it has some."""
+    """Training and test data of an experiment, and validation data where it has some.
+
+    Attributes
+    ----------
+    train : Classification
+        The rows to train on.
+    test : Classification
+        The rows to test on.
+    validation : Classification or None
+        The rows to validate on, if there are any.
+    """
 
     train: Classification
     test: Classification
