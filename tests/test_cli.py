@@ -27,6 +27,12 @@ def test_json_holds_what_the_theorems_say(capsys):
     assert [row["samples"] for row in found["table_1"]] == [e.samples for e in complexities(mu=0.1, **GIVEN)]
 
 
+def test_without_a_command_the_commands_are_listed(capsys):
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in ("plan", "reproduce", "report", "doctor", "completion"))
+
+
 def test_the_table_names_every_method_and_what_is_missing(capsys):
     assert main(["plan", *SIZES]) == 0
     printed = capsys.readouterr().out
@@ -78,7 +84,7 @@ def test_bad_input_is_refused_with_a_sentence(capsys, options, message):
     assert capsys.readouterr().err.endswith(message)
 
 
-@pytest.mark.parametrize("arguments", [[], ["unknown"], ["plan"]])
+@pytest.mark.parametrize("arguments", [["unknown"], ["plan"]])
 def test_an_incomplete_command(capsys, arguments):
     with pytest.raises(SystemExit) as refused:
         main(arguments)

@@ -19,7 +19,7 @@ def test_the_report_names_versions_devices_and_data(capsys, monkeypatch, tmp_pat
     monkeypatch.setenv("FCCO_DATA", str(tmp_path))
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    for text in ("fcco", "torch", "threads", "compiled kernels", "mnist", "scikit-learn"):
+    for text in ("fcco", "torch", "threads", "compiled kernels", "downloads", "mnist", "scikit-learn"):
         assert text in printed
 
 

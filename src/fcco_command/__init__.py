@@ -47,7 +47,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         prog="fcco", description="Train PyTorch models on objectives that score every example against a whole set."
     )
     top.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
-    subparsers = top.add_subparsers(title="commands", dest="command", required=True)
+    subparsers = top.add_subparsers(title="commands", dest="command")
     for name, (module, what) in COMMANDS.items():
         if find_spec(module.split(".")[0]) is None:
             continue
@@ -71,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     top = parser(next((word for word in words if not word.startswith("-")), None))
     given = top.parse_args(words)
+    if given.command is None:
+        top.print_help()
+        return 0
     try:
         print(given.run(given), flush=True)
     except KeyboardInterrupt as stopped:

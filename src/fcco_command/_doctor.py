@@ -133,10 +133,16 @@ def _packages_of(extra: str) -> Iterator[str]:
 def _caches() -> Iterator[Finding]:
     if find_spec("numba") is not None:
         folder = Path(os.environ.get("NUMBA_CACHE_DIR") or _folder() / "compiled")
-        kept = [*folder.rglob("*.nbc")]
-        size = sum(path.stat().st_size for path in kept) / 1e6
         advice = "" if _writable(folder) else "cannot be written: every process compiles again; set NUMBA_CACHE_DIR"
-        yield Finding("caches", "compiled kernels", f"{folder}: {len(kept)} kernels, {size:.1f} MB", advice)
+        yield Finding("caches", "compiled kernels", _contents(folder, "*.nbc", "kernels"), advice)
+    if find_spec("pooch") is not None:
+        folder = Path(import_module("pooch").os_cache("fcco"))
+        yield Finding("caches", "downloads", _contents(folder, "*", "files"))
+
+
+def _contents(folder: Path, pattern: str, what: str) -> str:
+    sizes = [path.stat().st_size for path in folder.rglob(pattern) if path.is_file()]
+    return f"{folder}: {len(sizes)} {what}, {sum(sizes) / 1e6:.1f} MB"
 
 
 def _writable(folder: Path) -> bool:
