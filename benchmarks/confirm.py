@@ -11,7 +11,8 @@ folder say so, and ``fcco report --stale`` no longer lists them. The stored valu
 they depend on the machine.
 
 The runs of a benchmark are short. With ``--runs``, some of them are repeated as they are. If they are equal, today's
-code goes on from all of them, and their lines still say which code made them (``made_by``).
+code goes on from all of them, and their lines still say which code made them (``made_by``). Runs that a change is meant
+to change are left out by ``--without``, and are made again by the next measurement.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from applications._measure import load
 from fcco_reproduce import Job
 from fcco_reproduce._cache import Cache
 from fcco_reproduce._record import environment, read_records, write_record
-from harness.cache import PACKAGES
+from harness.cache import PACKAGES, sources
+from harness.objectives import OBJECTIVES
 
 ROOT = Path(__file__).parent.parent
 SHORT = {"steps": 60, "every": 20, "first_steps": 30}  # instead of the settings of these names
@@ -89,10 +92,17 @@ def without_times(value: Any) -> Any:
     return [without_times(part) for part in value] if isinstance(value, list) else value
 
 
+def comparable(result: Any, settings: dict[str, Any]) -> Any:
+    """Return what has to be equal of a result: all but times, and for the cases of applications all but memory too."""
+    if "case" in settings:
+        return [[lr, [run[:3] for run in runs], *end] for lr, runs, *end in result]
+    return without_times(result)
+
+
 def run_by(tree: Path, entries: Sequence[Entry]) -> Any:
     """Return the results of runs by the code of a checkout."""
     jobs = [(*entry["job"].rsplit(".", 1), entry["settings"]) for entry in entries]
-    paths = [str(tree / part) for part in ("src", "benchmarks")]
+    paths = [str(place) for place in (tree / "src", tree / "benchmarks", ROOT / "build" / "rivals")]
     where = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     words = [sys.executable, "-c", RUN]
     done = subprocess.run(words, input=json.dumps(jobs), capture_output=True, text=True, env=where, check=False)
@@ -117,7 +127,7 @@ def compare(entries: Sequence[Entry], commit: str) -> None:
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True, cwd=ROOT)
     for entry, old, new in zip(entries, before, run_by(ROOT, entries), strict=True):
-        if without_times(old) != without_times(new):
+        if comparable(old, entry["settings"]) != comparable(new, entry["settings"]):
             raise ValueError(f"{commit} and today's code differ in {entry['settings']}")
         print(f"equal: {entry['job']} {_named(entry['settings'])}", flush=True)
 
@@ -126,24 +136,44 @@ def confirm(folder: Path, commit: str) -> dict[str, Any]:
     """Compare the code of a commit with today's on the stored runs of a folder, and return what its records say."""
     entries = [{**entry, "settings": shortened(entry["settings"])} for entry in sample(_read(folder / "runs.jsonl"))]
     compare(entries, commit)
-    sources = {name: _job(name, {}).code for name in sorted({entry["job"] for entry in entries})}
+    code = {name: _job(name, {}).code for name in sorted({entry["job"] for entry in entries})}
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"sources": sources, "runs": len(entries), "commit": commit, "date": date, "environment": environment()}
+    return {"sources": code, "runs": len(entries), "commit": commit, "date": date, "environment": environment()}
 
 
-def adopt(path: Path, commit: str, count: int) -> None:
-    """Give the runs of a benchmark the keys of today's code, if some of them are the same by both."""
-    stored = _read(path)
+def adopt(path: Path, commit: str, count: int, without: str = "") -> None:
+    """Give the runs of a benchmark the keys of today's code, if some of them are the same by both.
+
+    Runs that have the text ``without`` among their settings are dropped.
+    """
+    stored = [entry for entry in _read(path) if not without or without not in _all_texts(entry["settings"])]
     kinds = sample(stored)
     compare(random.Random(0).sample(kinds, min(count, len(kinds))), commit)
     renewed = path.with_suffix(".new")
     renewed.unlink(missing_ok=True)
     cache = Cache(renewed)
     for entry in stored:
-        job = _job(entry["job"], entry["settings"])
+        job = _job(entry["job"], as_today(entry["settings"]))
         about = {"job": job.name, "code": job.code, "made_by": entry["code"], "settings": job.settings}
         cache.store(job.key, about, entry["result"])
     renewed.replace(path)  # at the end, so that no run is lost if this is stopped
+
+
+def as_today(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run with the digest of today's code, if they have one of the code that they look up."""
+    if "sources" not in settings:
+        return settings
+    if "case" in settings:
+        return {**settings, "sources": sources(load(settings["name"]).run)}
+    place = settings.get("cell", settings)
+    objective = place["objective"] if "objective" in place else settings["row"][0]
+    return {**settings, "sources": sources(OBJECTIVES[objective].build)}
+
+
+def _all_texts(value: Any) -> list[str]:
+    """Return all texts in settings, however deep."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value] if isinstance(value, str) else [text for part in parts for text in _all_texts(part)]
 
 
 def _read(path: Path) -> list[Entry]:
@@ -170,11 +200,12 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, metavar="FILE", help="the runs of a benchmark")
     parser.add_argument("--commit", help="of the code that made them")
     parser.add_argument("--count", type=int, default=12, help="how many of them to repeat")
+    parser.add_argument("--without", default="", metavar="TEXT", help="drop runs that have this text in their settings")
     given = parser.parse_args()
     if given.runs is not None and given.commit is None:
         parser.error("--runs needs --commit")
     if given.runs is not None:
-        adopt(given.runs, given.commit, given.count)
+        adopt(given.runs, given.commit, given.count, given.without)
     for folder in given.folders:
         records = read_records(folder)
         commits = {record["run"]["environment"]["commit"] for record in records}

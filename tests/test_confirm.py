@@ -52,6 +52,12 @@ def test_times_do_not_count():
     assert confirm.without_times([{"a": 1.5, "seconds": 3.0, "b": {"seconds": 1}}]) == [{"a": 1.5, "b": {}}]
 
 
+def test_times_and_memory_of_applications_do_not_count():
+    tuned = [[0.5, [[1.0, 0.9, 0.8, 12.5, 3.0]], False]] * 2
+    assert confirm.comparable(tuned, {"case": {}}) == [[0.5, [[1.0, 0.9, 0.8]], False]] * 2
+    assert confirm.comparable({"value": 1, "seconds": 2}, {"method": "SOX"}) == {"value": 1}
+
+
 def test_runs_that_fail_are_reported(tree):
     with pytest.raises(RuntimeError, match="no attribute 'nothing'"):
         confirm.run_by(tree(1.0), [{**ENTRIES[0], "job": "work.nothing"}])
@@ -82,6 +88,29 @@ def test_today_s_code_goes_on_from_runs_that_are_the_same(factor, stored, monkey
     jobs = [confirm._job(entry["job"], entry["settings"]) for entry in ENTRIES]
     assert Cache(stored).results == {job.key: k for k, job in enumerate(jobs)}
     assert all(json.loads(line)["made_by"] == "of 0123" for line in stored.read_text().splitlines())
+
+
+def test_runs_that_a_change_is_meant_to_change_are_dropped(stored, monkeypatch):
+    between(monkeypatch, 1.0, 1.0)
+    confirm.adopt(stored, "0123", 2, without="SOX")
+    methods = [json.loads(line)["settings"]["method"] for line in stored.read_text().splitlines()]
+    assert methods == ["SOAP"] * 4 + ["MOAP"] * 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "push", "case": {"data": "ijcnn1"}},
+        {"objective": "cox"},
+        {"cell": {"objective": "cox"}},
+        {"row": ["cox", "whas500", 8, 40]},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_digest_among_the_settings_is_that_of_today(settings):
+    expected = confirm.sources(confirm.load("push").run if "case" in settings else confirm.OBJECTIVES["cox"].build)
+    assert confirm.as_today({**settings, "sources": "of 0123"}) == {**settings, "sources": expected}
+    assert confirm.as_today(settings) == settings
 
 
 @pytest.fixture
