@@ -29,7 +29,7 @@ def main() -> None:
     x = torch.tensor((bunch.data - bunch.data.mean(0)) / bunch.data.std(0), dtype=torch.float32)
     y = torch.tensor(bunch.target == 0).long()
     w = torch.zeros(x.shape[1], requires_grad=True)
-    loss_fn = fcco.losses.PNormPushLoss.from_targets(y, memory=0)
+    loss_fn = fcco.losses.PNormPushLoss.from_targets(y)
     optimizer = fcco.optim.MovingAverageSGD([w], lr=0.003)
     sampler = PositiveNegativeSampler(y, batch=options.batch, outer="negative")
 

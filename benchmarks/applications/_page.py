@@ -127,7 +127,7 @@ def objective_row(case: Case, entries: Entries) -> Row:
     row |= {"ours": spread(found.ours, found.floor), "best competitor": spread(found.theirs, found.floor)}
     row |= {"which": found.rival, "ratio" if known else "difference": _bold_if_ours(by, found.winner)}
     for entry in _of_kind(entries, "full"):
-        row[entry.method.name] = spread(entry.objective)
+        row[entry.method.name] = spread(entry.objective, found.floor)
     return row
 
 

@@ -13,7 +13,7 @@ from harness.tables import read_csv
 DEFAULTS = {
     "cox": ("CoxLoss", "virtual 256 refreshed limited"),
     "nca": ("NCALoss", "virtual 1024 refreshed"),
-    "p_norm_push": ("PNormPushLoss", "virtual 4096"),
+    "p_norm_push": ("PNormPushLoss", "table"),
     "average_precision": ("AveragePrecisionLoss", "virtual 256 refreshed table .7"),
     "partial_auc": ("PartialAUCLoss", "table"),
 }

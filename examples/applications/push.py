@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -55,8 +54,7 @@ def minimum(x: Tensor, y: Tensor) -> float:
 def train(x: Tensor, y: Tensor, half: int, passes: int, lr: float, *, table: bool) -> float:
     """The exact objective after training, with or without the table."""
     w = torch.zeros(x.shape[1], requires_grad=True)
-    options: dict[str, Any] = {"memory": 0} if table else {"rule": fcco.BSGD()}
-    loss_fn = fcco.losses.PNormPushLoss.from_targets(y, **options)
+    loss_fn = fcco.losses.PNormPushLoss.from_targets(y, rule=None if table else fcco.BSGD())
     optimizer = fcco.optim.MovingAverageSGD([w], lr=lr, beta=0.1, weight_decay=PENALTY)
     sampler = PositiveNegativeSampler(y, batch=2 * half, outer="negative", drop_last=True, seed=0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(sampler) * passes)

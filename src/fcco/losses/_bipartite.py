@@ -31,7 +31,7 @@ from fcco.losses._temperature import Temperature, TemperedLoss
 
 # What measured best; see docs/defaults.md.
 AVERAGE_PRECISION = Default(SOAP(gamma=0.7), Memory(256), beside=SOAP(gamma=0.7))
-P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(4096, refresh=False))
+P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(4096, refresh=False), remembers=False)
 
 
 def _ratio(u: Tensor) -> Tensor:
@@ -184,7 +184,24 @@ class AveragePrecisionLoss(TemperedLoss):
         return loss
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from scores and targets, of shape (B,) or (B, C), and rows of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,) or (B, C)
+            The scores, with a column for each class if there are several.
+        target : Tensor of shape (B,) or (B, C)
+            The labels: 0 and 1, or bool. With a column for each class, -1 and NaN stand for missing labels. For several
+            classes, they may also be the classes, integers of shape (B,).
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         if self._per_class is not None:
             return self._per_class.loss(self, self._estimate, scores, target, index)
         if can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp:
@@ -248,12 +265,11 @@ class PNormPushLoss(Loss):
     margin : float, default 1.0
         The margin of the hinges.
     rule : Rule or None, default None
-        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. A rule without ``memory``
-        has none. If neither is given, there is a memory of 4096 outputs per class and no table. With ``memory=0``, the
-        rule is ``fcco.SOAP(gamma=0.5)``.
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. If neither a rule nor a
+        memory is given, the rule is ``fcco.SOAP(gamma=0.5)``.
     memory : Memory, int or None, default None
-        Which outputs of recent batches to compare with; a number is that of outputs per class, and 0 stands for
-        none. See :class:`fcco.Memory`.
+        Which outputs of recent batches to compare with; a number is that of outputs per class, and None and 0 stand
+        for none. A memory without a rule has no table. See :class:`fcco.Memory`.
 
     Raises
     ------
@@ -320,7 +336,23 @@ class PNormPushLoss(Loss):
         return cls(n, **options)._with_outer(n - n_pos)._identify(n_pos=n_pos)
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch from scores, targets and rows, each of shape (B,)."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (B,)
+            The scores.
+        target : Tensor of shape (B,)
+            The labels: 0 and 1, or bool.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         if can_fuse(self.coupled, self.surrogate, scores, target):
             loss = self._by_hand(scores, target, index)
             if loss is not None:
