@@ -160,7 +160,8 @@ def test_the_published_table_of_defaults_can_be_shown():
     shown = defaults.as_table("cox", tables)
     assert "| data, batch, passes | in-batch |" in shown
     assert "largest ratio" in shown
-    assert "end of the grid" not in shown
+    ends = [entry.at_end for row, entries in tables.items() if row.objective == "cox" for entry in entries.values()]
+    assert ("end of the grid" in shown) == any(ends)
 
 
 def test_defaults_in_short_form(tmp_path):
@@ -170,6 +171,8 @@ def test_defaults_in_short_form(tmp_path):
     again = defaults.read(tmp_path / "t.csv")
     assert {row: set(entries) for row, entries in again.items()} == {row: set(e) for row, e in tables.items()}
     assert "in-batch" in defaults.as_table("cox", again)
+    assert defaults.kept(tmp_path / "t.csv", ["nca"]).keys() == again.keys()
+    assert defaults.kept(tmp_path / "t.csv", ["cox"]) == defaults.kept(tmp_path / "nothing.csv", ["nca"]) == {}
 
 
 def test_a_run_that_diverges_is_infinitely_bad():
