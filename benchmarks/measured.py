@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
 
+from fcco_reproduce._tables import from_markdown
 from harness.tables import brief, read_csv
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -146,10 +147,23 @@ LOSSES = {
 }
 
 
+def tables_by_objective(page: str) -> dict[str, Table]:
+    """Return the tables of a page that mark a default by bold print, by their objectives."""
+    tables = {mark.group(2).split()[-1]: table for mark, table in marked(page) if mark.group(2)}
+    return {name: table for name, table in tables.items() if any("**" in column for column in table.head)}
+
+
 def defaults_of(page: str) -> dict[str, str]:
     """Return the setting in bold print in the table of each objective of a page."""
-    tables = {mark.group(2).split()[-1]: table for mark, table in marked(page) if mark.group(2)}
-    return {name: table.default for name, table in tables.items() if any("**" in column for column in table.head)}
+    return {name: table.default for name, table in tables_by_objective(page).items()}
+
+
+def memories_of(page: str) -> dict[str, str]:
+    """Return the default of each objective, or the first memory of its table if the default is none."""
+    return {
+        name: next(setting for setting in (table.default, *table.settings) if setting.startswith("virtual"))
+        for name, table in tables_by_objective(page).items()
+    }
 
 
 def by_loss(table: Table, file: str, page: str) -> list[list[str]]:
@@ -179,7 +193,7 @@ def by_half(table: Table, file: str, page: str) -> list[list[str]]:
 
 def by_row(table: Table, file: str, page: str) -> list[list[str]]:
     """Fill a table with a line for each objective, data set, batch and number of visits: the table and the memory."""
-    chosen = defaults_of("memory.md")
+    chosen = memories_of("memory.md")
     lines = []
     for where, at, *_, size in table.lines:
         loss, data = where.split(", ")
@@ -207,16 +221,10 @@ FILLS: dict[str, Fill] = {
 }
 
 
-def cells(line: str) -> list[str]:
-    """Return the cells of a line of a table."""
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
 def tables_of(text: str) -> Iterator[Table]:
     """Yield the tables of a text in Markdown."""
     for block in re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE):
-        head, _, *lines = block.strip().splitlines()
-        yield Table(cells(head), [cells(line) for line in lines])
+        yield Table(*from_markdown(block.splitlines()))
 
 
 def marked(page: str) -> Iterator[tuple[re.Match[str], Table]]:

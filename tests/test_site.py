@@ -104,6 +104,25 @@ def test_figures_are_taken_from_tables():
         found.where("Nothing")
 
 
+def test_charts_of_stored_results_have_their_standard_errors():
+    table = importlib.import_module("tables").read_table("docs/memory.md", "Cox")
+    assert table.errors["metabric, 8, 20", "in-batch"] > 0
+    chart = importlib.import_module("charts").dot_plot(table, "Excess.")
+    assert "Bars are standard errors over seeds." in chart
+    assert chart.count('class="bar-ours"') == len(table.rows) - 1, "one in each row but that of the means"
+
+
+@pytest.mark.parametrize("page", ["ap.html", "nca.html", "push.html", "theory.html"])
+def test_studies_show_dots(site, page):
+    assert "Dot plot." in site[page].path.read_text()
+
+
+def test_text_for_readers_of_the_file_is_not_on_the_site(site):
+    text = importlib.import_module("directives").carried_out("a <!-- off the site -->b\n<!-- on the site -->c")
+    assert text == "a c"
+    assert "The site that" not in site["choose.html"].path.read_text()
+
+
 @pytest.mark.parametrize(
     ("cell", "value"),
     [("0.4186 ± 0.0096", (0.4186, 0.0096)), ("**.0066 +**", (0.0066, 0.0)), ("-3.02", (-3.02, 0.0)), ("even", None)],

@@ -12,6 +12,7 @@ from tables import Table, number
 LEFT, PLOT, RIGHT, ROW = 250.0, 360.0, 230.0, 24.0
 STYLES = (("circle", "ours"), ("circle", "theirs"), ("triangle", "theirs"), ("square", "theirs"))
 BARS = "Marks are means, bars standard deviations over seeds."
+STANDARD_ERRORS = "Bars are standard errors over seeds."
 ERRORS = "Marks are means, bars the column +- of the table."
 # What ours is compared with, by the name of its column.
 COMPARED = {"best competitor": "best competitor", "paper": "the paper"}
@@ -64,7 +65,7 @@ def dot_plot(table: Table, what: str) -> str:
     """
     pairs = compares(table.head)
     methods, lines = _of_pairs(table) if pairs else _of_columns(table)
-    return _plot(methods, lines, what, _notes(table, what) if pairs else [])
+    return _plot(methods, lines, what, _notes(table, what) if pairs else [STANDARD_ERRORS] if table.errors else [])
 
 
 def _plot(methods: list[str], lines: list[Line], what: str, notes: list[str]) -> str:
@@ -113,8 +114,14 @@ def _of_columns(table: Table) -> tuple[list[str], list[Line]]:
     # The default stands in bold, and gets the mark of ours.
     order = sorted(range(1, len(table.head)), key=lambda k: not table.head[k].startswith("**"))
     rows = [row for row in table.rows if not row[0].startswith(("ratio", "largest"))]
-    lines = [Line(row[0].replace("`", ""), [number(row[k]) for k in order]) for row in rows]
-    return [table.head[k].strip("*") for k in order], lines
+    names = [table.head[k].strip("*") for k in order]
+    lines = []
+    for row in rows:
+        values = [number(row[k]) for k in order]
+        errors = [table.errors.get((row[0], name)) for name in names]
+        both = zip(values, errors, strict=True)
+        lines.append(Line(row[0].replace("`", ""), [(v[0], e) if v and e else v for v, e in both]))
+    return names, lines
 
 
 def _axis(values: list[tuple[float, float]]) -> tuple[Callable[[float], float], list[float]]:

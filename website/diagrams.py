@@ -35,10 +35,24 @@ QUESTIONS = (
     ),
 )
 LAST = [
-    "The loss of your measure with its defaults:",
-    "the table below. Compare with rule=fcco.BSGD()",
+    "The loss of your measure, with its defaults.",
+    "Compare it with rule=fcco.BSGD()",
     "on validation data.",
 ]
+# What one measures, the loss for it, and its page.
+LOSSES = (
+    ("average precision, precision at k", "PretrainedAveragePrecisionLoss", "average_precision"),
+    ("few negatives at the very top", "PNormPushLoss", "push"),
+    ("AUC, partial AUC", "AUCLoss, PartialAUCLoss", "auc"),
+    ("nearest neighbours", "NCALoss", "nca"),
+    ("representations from pairs of views", "ContrastiveLoss", "contrastive"),
+    ("NDCG", "NDCGLoss, ListNetLoss", "listwise"),
+    ("concordance, survival", "CoxLoss", "cox"),
+    ("accuracy over 100,000 classes, retrieval", "SoftmaxLoss", "softmax"),
+    ("likelihood with a latent variable", "LatentVariableLoss", "latent"),
+    ("the worst group, perturbed inputs", "GroupDROLoss, InvariantLogisticLoss", "robust"),
+    ("few-shot error after adaptation", "MAMLLoss", "maml"),
+)
 
 
 def _box(x: float, y: float, width: float, lines: list[str], kind: str) -> list[str]:
@@ -59,9 +73,23 @@ def choose() -> str:
             drawing.text(18 + width / 2, y + 67, "no", kind="faint"),
         ]
         y += 80
-    parts += _box(10, y, width, LAST, "box")
+    parts += _box(10, y, width, LAST, "box") + _losses(y)
+    parts.append(drawing.line(10 + width, y + 33, 408, y + 33, "axis", end="choose-arrow"))
     alt = " ".join(f"{' '.join(question)} If yes: {' '.join(answer)}" for question, answer, _ in QUESTIONS)
-    return drawing.figure(parts, 820, y + 78, alt=f"Flow chart. {alt} Otherwise: {' '.join(LAST)}")
+    losses = "; ".join(f"{measure}: {loss}" for measure, loss, _ in LOSSES)
+    return drawing.figure(
+        parts, 820, y + 40 + 20 * len(LOSSES), alt=f"Flow chart. {alt} Otherwise: {' '.join(LAST)} {losses}."
+    )
+
+
+def _losses(y: float) -> list[str]:
+    """Return a box that lists the losses by what they are for, each with a link to its page."""
+    parts = [drawing.rectangle(410, y, 400, 20 * len(LOSSES) + 18, "box")]
+    for k, (measure, loss, page) in enumerate(LOSSES, 1):
+        name = drawing.text(800, y + 8 + 20 * k, loss, anchor="end", size=11)
+        parts.append(drawing.text(420, y + 8 + 20 * k, measure, size=11))
+        parts.append(drawing.link(f"applications/{page}.html", name))
+    return parts
 
 
 METHODS = {

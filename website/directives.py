@@ -6,6 +6,7 @@
     <!-- dots: docs/memory.md > Cox @ table; baseline -->  the same, of these columns alone
     <!-- verdicts: BENCHMARKS.md > Summary -->             squares for the columns "better / even / worse"
     <!-- diagram: choose -->                               a drawing of diagrams.py
+    <!-- off the site -->...<!-- on the site -->           text that is meant for readers of the file itself
 
 Tables with results of ours beside others', which benchmarks write, and tables with a row for each method, which studies
 write, get a dot plot without being asked.
@@ -22,12 +23,13 @@ from tables import Table, as_table, read_table
 
 DIRECTIVE = re.compile(r"^<!-- (table|dots|verdicts|diagram): (.+?) -->$", flags=re.MULTILINE)
 HIDDEN = re.compile(r"^<!--python\n.*?^-->\n", flags=re.MULTILINE | re.DOTALL)
+OFF = re.compile(r"<!-- off the site -->.*?<!-- on the site -->", flags=re.DOTALL)
 TABLE = re.compile(r"(?:^(?P<title>[^|\n]+)\n\n)?(?P<table>(?:^\|.*\n)+)", flags=re.MULTILINE)
 
 
 def carried_out(text: str) -> str:
     """Return the text with what its comments ask for in their place, and without the code that only tests run."""
-    text = HIDDEN.sub("", text)
+    text = OFF.sub("", HIDDEN.sub("", text))
     return DIRECTIVE.sub(lambda found: KINDS[found.group(1)](found.group(2)), text)
 
 

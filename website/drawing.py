@@ -17,6 +17,11 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str = "line", *, end:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"{marker}/>'
 
 
+def link(target: str, part: str) -> str:
+    """Return a part that leads to another page."""
+    return f'<a href="{target}">{part}</a>'
+
+
 def rectangle(x: float, y: float, width: float, height: float, kind: str, *, radius: float = 6) -> str:
     """Return a rectangle with round corners."""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:g}" class="{kind}"/>'

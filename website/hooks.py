@@ -42,7 +42,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     place = page.file.src_uri
     if place.startswith("examples/"):
         return markdown
-    if place in pages.MOVED.values():
+    if place in pages.DRAWN:
         markdown = directives.with_charts(markdown)
     if place == "benchmarks.md":
         markdown = markdown.replace("## Summary\n", "## Summary\n\n<!-- verdicts: BENCHMARKS.md > Summary -->\n", 1)

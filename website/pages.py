@@ -16,6 +16,8 @@ MOVED = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
+# Pages whose tables are written by a benchmark or a study, and drawn on the site.
+DRAWN = {*MOVED.values(), "ap.md", "nca.md", "push.md", "theory.md"}
 COPIED = ("CITATION.cff", "LICENSE")
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 

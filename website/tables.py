@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import csv
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fcco_reproduce._tables import from_markdown
+
 ROOT = Path(__file__).parent.parent
+# A comment above a table that names its source: a CSV file, perhaps a half of it, and an objective.
+SOURCE = re.compile(r"<!-- measured: (?:excess|verdicts) (\S+\.csv) (?:(\S+) )?(\S+) -->")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: what its columns are called, its cells row by row, and the line above it that says what it has."""
+    """A table: its columns, its cells row by row, and the line above it that says what it has.
+
+    ``errors`` has the standard errors of its cells, where they are known, by the first cell of their row and the name
+    of their column.
+    """
 
     head: list[str]
     rows: list[list[str]]
     title: str = ""
+    errors: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def where(self, words: str) -> Table:
         """Return the rows whose first cell has these words.
@@ -28,7 +38,7 @@ class Table:
         rows = [row for row in self.rows if words in row[0]]
         if not rows:
             raise ValueError(f"no row with {words!r} in a table of {', '.join(row[0] for row in self.rows)}")
-        return Table(self.head, rows, self.title)
+        return replace(self, rows=rows)
 
     def only(self, columns: list[str]) -> Table:
         """Return the table with its first column and these.
@@ -39,7 +49,7 @@ class Table:
             If there is no such column.
         """
         kept = [0, *(self.head.index(name) for name in columns)]
-        return Table([self.head[k] for k in kept], [[row[k] for k in kept] for row in self.rows], self.title)
+        return replace(self, head=[self.head[k] for k in kept], rows=[[row[k] for k in kept] for row in self.rows])
 
     def as_markdown(self) -> str:
         """Return the table as Markdown."""
@@ -60,7 +70,7 @@ def read_table(page: str, heading: str, before: str = "") -> Table:
     if not any(re.fullmatch(rf"#+ {re.escape(heading)}", line) for line in lines):
         raise ValueError(f"{where}: no such heading")
     table: list[str] = []
-    found, title = not before, ""
+    found, title, errors = not before, "", {}
     for line in lines:
         if line.startswith("#"):
             break
@@ -69,17 +79,28 @@ def read_table(page: str, heading: str, before: str = "") -> Table:
             table.append(line)
         elif table:
             break
+        elif source := SOURCE.fullmatch(line):
+            errors = standard_errors(*source.groups())
         elif line and not line.startswith("<!--"):
             title = line.replace("*", "")
     if not table:
         raise ValueError(f"{where}: no table there")
-    return as_table(table, title)
+    return replace(as_table(table, title), errors=errors)
+
+
+def standard_errors(file: str, half: str | None, objective: str) -> dict[tuple[str, str], float]:
+    """Return the standard errors in a CSV file of docs/, by "data, batch, passes" and setting."""
+    with (ROOT / "docs" / file).open(newline="", encoding="utf-8") as lines:
+        return {
+            (f"{line['data']}, {line['batch']}, {line['passes']}", line["setting"]): float(line["standard_error"])
+            for line in csv.DictReader(lines)
+            if line["objective"] == objective and line.get("half") == half
+        }
 
 
 def as_table(lines: list[str], title: str = "") -> Table:
     """Return the table that lines of Markdown stand for."""
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return Table(cells[0], cells[2:], title)
+    return Table(*from_markdown(lines), title)
 
 
 def number(cell: str) -> tuple[float, float] | None:

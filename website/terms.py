@@ -8,7 +8,9 @@ from pathlib import Path
 GLOSSARY = Path(__file__).parent.parent / "docs/glossary.md"
 ENTRY = re.compile(r"^(\*\*.+)\n:   ((?:.+\n)+)", flags=re.MULTILINE)
 # Pages whose tables name methods; elsewhere the text says what they are.
-RESULTS = {f"{name}.md" for name in ("results", "push", "nca", "ap", "theory", "defaults", "memory", "what_decides")}
+STUDIES = ("results", "push", "nca", "ap", "theory")
+BENCHMARKS = ("benchmarks", "defaults", "memory", "top_of_list", "what_decides")
+RESULTS = {f"{name}.md" for name in (*STUDIES, *BENCHMARKS)}
 # These stand for too many other things, or are in every sentence.
 PLAIN = {"row", "rule", "even", "pass", "table", "memory", "population", "beta", "gamma", "noise", "drift"}
 

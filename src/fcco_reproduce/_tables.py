@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,15 @@ def as_markdown(rows: Sequence[Row], *, markup: bool = False) -> str:
 def escaped(text: str) -> str:
     """Return text whose stars are escaped, so that Markdown sees no emphasis between two w*."""
     return text.replace("*", "\\*")
+
+
+def from_markdown(lines: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns and the cells, row by row, of a Markdown table.
+
+    Examples
+    --------
+    >>> from_markdown(["| n | error |", "|---|---|", "| 10 | 0.25 |"])
+    (['n', 'error'], [['10', '0.25']])
+    """
+    head, _, *rows = ([text.strip() for text in re.split(r"(?<!\\)\|", line.strip())[1:-1]] for line in lines)
+    return head, rows
