@@ -105,11 +105,11 @@ def plans(world):
     """Every run by name: (function, arguments, whether the table is sharded: each of the two, if it can be)."""
     runs, both, two = {}, (False, True), world == 2
     for case in DEFAULTS:
-        runs[f"{case}-{torch.float64}"] = (train_loss, (case, None, torch.float64, 20 if two else 8), both)
-        for rule in (fcco.SOX(0.3), *([] if case in NO_MOAP else [fcco.MOAP(0.2)])):
-            runs[f"{case}-{rule}"] = (train_loss, (case, rule, torch.float64, 6 if two else 3), both)
-    if two:  # Precision and options change formulas, and neither what is sent nor by how many.
+        runs[f"{case}-{torch.float64}"] = (train_loss, (case, None, torch.float64, 12 if two else 4), both)
+    if two:  # Rules, precision and options change formulas, and neither what is sent nor by how many.
         for case in DEFAULTS:
+            for rule in (fcco.SOX(0.3), *([] if case in NO_MOAP else [fcco.MOAP(0.2)])):
+                runs[f"{case}-{rule}"] = (train_loss, (case, rule, torch.float64, 6), both)
             runs[f"{case}-{torch.float32}"] = (train_loss, (case, None, torch.float32, 10), (True,))
         for case in [*CASES, *SEVERAL_CLASSES, *SCHEDULED, LEARNING]:
             runs[f"{case}-{fcco.SOAP(0.5)}"] = (train_loss, (case, fcco.SOAP(0.5), torch.float64, 4), (True,))
