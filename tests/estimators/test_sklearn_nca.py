@@ -23,7 +23,7 @@ EXCEPTIONS = {
 @pytest.fixture(autouse=True)
 def _ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(theirs, "NeighborhoodComponentsAnalysis", NeighborhoodComponentsAnalysis)
-    np.random.seed(0)  # Their tests give no random_state, and from a rare start two iterations converge.
+    np.random.seed(0)  # noqa: NPY002 (their tests give no random_state; from a rare start two iterations converge)
 
 
 def _adopt() -> dict[str, FunctionType]:
