@@ -6,15 +6,15 @@
 Every objective is trained on real data with small batches, by every candidate variant and by the in-batch loss that
 practitioners use. A row of a table is (data, batch, passes over the outer rows). An entry is the exact objective after
 training less its exact minimum (full-batch L-BFGS in float64 from the same start), averaged over seeds. Every variant
-has the learning rate that is best for it on one grid (:mod:`harness.search`). The *training* objective decides, for the
-learning rate as for the table: this is about optimisation, not about generalisation.
+has the learning rate that is best for it on one grid (:mod:`harness.search`), which is moved where the best rate lies
+at its end. The *training* objective decides, for the learning rate as for the table: this is about optimisation, not
+about generalisation.
 
 Results are kept in RESULTS.jsonl as jobs end, so that an interrupted command continues where it was; RESULTS.csv has
 the tables, and ``--show`` prints those of a CSV file without measuring anything. Data: see ``harness/data.py``.
 
 Cox, average precision, p-norm push and NCA are trained by compiled loops (:mod:`what_decides._compiled`), which tests
-hold against the losses. The others take far longer, so where own terms and rules make many variants, those in
-``LEFT_OUT`` are not measured.
+hold against the losses. The others take far longer, so the variants in ``LEFT_OUT`` are not measured.
 """
 
 from __future__ import annotations
@@ -37,15 +37,32 @@ from what_decides._measure import tune_cell
 
 CENTRE = 0.25
 REACH, COMPILED_REACH = 4, 6  # the coarse grid: 2**-10 to 2**6, and 2**-14 to 2**10 where runs cost little
-LEFT_OUT = ("SOX .3 exact", "SOAP .1 exact", "SOAP .5 exact", "SOAP .7 exact", "SOAP .1 sampled")
-FEWER = ("list_net", "list_mle", "ndcg", "softmax")
+MOVES = 3  # of the fine grid, at most
+LEFT_OUT = {
+    **dict.fromkeys(
+        ("list_net", "list_mle", "ndcg", "softmax"),
+        ("SOX .3 exact", "SOAP .1 exact", "SOAP .5 exact", "SOAP .7 exact", "SOAP .1 sampled"),
+    ),
+    **dict.fromkeys(
+        ("contrastive", "partial_auc", "invariant_logistic", "latent_variable", "maml"),
+        ("SOX .3", "SOAP .1"),
+    ),
+    "contrastive_with_positive": (
+        "SOX .3 exact",
+        "SOAP .1 exact",
+        "SOAP .1 sampled",
+        "SOAP .5 sampled",
+        "SOAP .9 sampled",
+        "SOAP cos .5 sampled",
+    ),
+}
+Entry = tuple[Row, str]  # and the name of a variant
 Tables = dict[Row, dict[str, Excess]]
 
 
 def variants_of(objective: str, quick: bool) -> list[str]:
-    names = [variant.name for variant in OBJECTIVES[objective].variants]
-    if objective in FEWER:
-        names = [name for name in names if name not in LEFT_OUT]
+    left_out = LEFT_OUT.get(objective, ())
+    names = [variant.name for variant in OBJECTIVES[objective].variants if variant.name not in left_out]
     return [name for name in names if name == "in-batch" or "SOAP .7" in name] if quick else names
 
 
@@ -56,23 +73,33 @@ def rows_of(name: str, objective: Objective, quick: bool) -> list[Row]:
 
 def measure(rows: list[Row], seeds: int, cache: Path, *, quick: bool, workers: int = 2) -> Tables:
     """Return the excess of every variant in every row."""
+
+    def run(jobs: list[Job]) -> list[Any]:
+        return run_jobs(jobs, workers=workers, cache=cache, progress=sys.stderr)
+
     places = list(dict.fromkeys((row.objective, row.data) for row in rows))
-    minima = [minimum_job(*place, 10 if quick else 300) for place in places]
-    entries = [(row, name) for row in rows for name in variants_of(row.objective, quick)]
-    jobs = [job_of(row, name, seeds, quick=quick) for row, name in entries]
-    results = run_jobs([*minima, *jobs], workers=workers, cache=cache, progress=sys.stderr)
-    lowest = dict(zip(places, results, strict=False))
+    lowest = dict(zip(places, run([minimum_job(*place, 10 if quick else 300) for place in places]), strict=True))
+    found: dict[Entry, Found] = {}
+    grids = {(row, name): grid_of(row, quick) for row in rows for name in variants_of(row.objective, quick)}
+    for _ in range(1 if quick else 1 + MOVES):
+        results = run([job_of(entry, grid, seeds) for entry, grid in grids.items()])
+        found |= {entry: Found(*result) for entry, result in zip(grids, results, strict=True)}
+        grids = {entry: {"centre": best.lr, "reach": 0} for entry, best in found.items() if best.at_end}
     tables: Tables = {row: {} for row in rows}
-    for (row, name), found in zip(entries, results[len(minima) :], strict=True):
-        tables[row][name] = as_excess(Found(*found), lowest[row.objective, row.data])
+    for (row, name), best in found.items():
+        tables[row][name] = as_excess(best, lowest[row.objective, row.data])
     return tables
 
 
-def job_of(row: Row, variant: str, seeds: int, *, quick: bool) -> Job:
+def grid_of(row: Row, quick: bool) -> dict[str, Any]:
+    """Return the grid of learning rates that is the same for every variant."""
+    return {"centre": CENTRE, "reach": 1 if quick else COMPILED_REACH if row.objective in COMPILED else REACH}
+
+
+def job_of(entry: Entry, grid: dict[str, Any], seeds: int) -> Job:
     """Return the job that tunes a variant in a row, by compiled loops if there are any: these cost little."""
-    compiled = row.objective in COMPILED
-    grid: dict[str, Any] = {"centre": CENTRE, "reach": 1 if quick else COMPILED_REACH if compiled else REACH}
-    if not compiled:
+    row, variant = entry
+    if row.objective not in COMPILED:
         return tune_job(row, variant, grid, seeds)
     cell = {"objective": row.objective, "data": row.data, "batch": row.batch, "visits": row.passes, "variant": variant}
     of = sources(OBJECTIVES[row.objective].build)
