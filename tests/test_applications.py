@@ -54,7 +54,9 @@ def test_a_rate_at_the_end_of_the_grid_is_said_on_the_page():
     assert "end of the grid" not in as_page({"push": (load("push"), table)}, {}, {})
     found = table[Case("a", 8, 1)]["mine"]
     table[Case("a", 8, 1)]["mine"] = replace(found, by_metric=found.by_metric._replace(at_end=True))
-    assert "end of the grid for mine (Top ranking, a, batch 8)" in as_page({"push": (load("push"), table)}, {}, {})
+    page = as_page({"push": (load("push"), table)}, {}, {})
+    assert page.endswith("| Top ranking | a | 8 | mine |\n")
+    assert "#learning-rates-at-the-end-of-the-grid" in page.partition("\n## Top ranking")[0]
 
 
 @pytest.mark.parametrize("result", [DIVERGED, Result(math.nan, math.nan, math.nan)], ids=["diverged", "NaN"])

@@ -50,6 +50,13 @@ is within twice its standard error, or that it is below 5% of the competitor's e
 objective (if the minimum is not known), or 0.001 of a metric.
 """
 
+SEARCH = "[Some of the best values](#learning-rates-at-the-end-of-the-grid) lie at an end of the second grid. "
+
+ENDS = """\
+The best of the five factors of two is the first or the last one for these methods, for the objective or for the metric. A
+better lr may lie beyond it. Any other lr of theirs was tried only on the first seed.
+"""
+
 
 class Duel(NamedTuple):
     """The comparison of ours with the best competitor in one number."""
@@ -221,18 +228,20 @@ def section(application: Application, table: Table, *, seconds: bool = False) ->
     return "\n\n".join(part for part in parts if part)
 
 
-def _about_ends(tables: dict[str, tuple[Application, Table]]) -> str:
-    """Return sentences on learning rates at the end of the grid, or nothing if there are none."""
-    ends = [
-        f"{entry.method.name} ({application.title}, {case.where}, batch {case.batch})"
+def ends(tables: dict[str, tuple[Application, Table]]) -> list[Row]:
+    """Return the cases in which the best lr of some methods lies at the end of the grid, with these methods."""
+    found = {
+        (application.title, case): [
+            entry.method.name for entry in entries.values() if entry.by_objective.at_end or entry.by_metric.at_end
+        ]
         for application, table in tables.values()
         for case, entries in table.items()
-        for entry in entries.values()
-        if entry.by_objective.at_end or entry.by_metric.at_end
+    }
+    return [
+        {"application": title, "data": case.where, "batch": case.batch, "methods": ", ".join(methods)}
+        for (title, case), methods in found.items()
+        if methods
     ]
-    if not ends:
-        return ""
-    return f"The best lr lies at the end of the grid for {'; '.join(ends)}. A better one may lie beyond it.\n"
 
 
 def as_page(
@@ -249,11 +258,11 @@ def as_page(
     With ``earlier``, the page says that some results may come from an earlier search for the lr, which was not a grid.
     """
     seeds = min((application.seeds for application, _ in tables.values()), default=0)
-    rows = summary(tables)
+    rows, at_end = summary(tables), ends(tables)
     parts = [INTRODUCTION.format(outcome=outcome(rows)).rstrip()]
     if missing:
         parts.append("These rows are not measured yet: " + "; ".join(missing) + ".")
-    parts += ["## Summary", as_markdown(rows), MEASURED.format(seeds=seeds, search=_about_ends(tables)).rstrip()]
+    parts += ["## Summary", as_markdown(rows), MEASURED.format(seeds=seeds, search=SEARCH if at_end else "").rstrip()]
     if earlier:
         parts.append(
             "Some results may come from an earlier version of the code, which searched for the lr by a walk and not on "
@@ -264,4 +273,6 @@ def as_page(
         parts.append("These methods were left out, because their packages are not installed: " + "; ".join(lines) + ".")
     parts.append("The results were measured with " + ", ".join(f"{key} {value}" for key, value in about.items()) + ".")
     parts += [section(application, table, seconds=seconds) for application, table in tables.values() if table]
+    if at_end:
+        parts += ["## Learning rates at the end of the grid", ENDS.strip(), as_markdown(at_end)]
     return "\n\n".join(parts) + "\n"
