@@ -53,8 +53,8 @@ objective (if the minimum is not known), or 0.001 of a metric.
 SEARCH = "[Some of the best values](#learning-rates-at-the-end-of-the-grid) lie at an end of the second grid. "
 
 ENDS = """\
-The best of the five factors of two is the first or the last one for these methods, for the objective or for the metric. A
-better lr may lie beyond it. Any other lr of theirs was tried only on the first seed.
+For these methods the best of the five factors of two is the first or the last one, by the objective or by the metric. A
+better lr may lie beyond it.
 """
 
 
