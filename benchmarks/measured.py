@@ -33,6 +33,8 @@ PAGES = ("defaults.md", "memory.md", "what_decides.md")
 MARK = re.compile(r"<!-- measured: (\S+) ?(.*) -->")
 IN_BATCH = "in-batch"
 VERDICTS = {"better": " +", "worse": " !"}
+OWN_TERMS = ("", " exact", " sampled")
+SPANS = ((0, 0.9), (0, 1), (1, float("inf")), (1.1, float("inf")))  # of ratios: much better, better, worse, much worse
 
 
 class Table(NamedTuple):
@@ -176,6 +178,19 @@ def by_loss(table: Table, file: str, page: str) -> list[list[str]]:
     return lines
 
 
+def by_count(table: Table, file: str, page: str) -> list[list[str]]:
+    """Fill a table of pairs of settings: in how many rows the first is better, by how much, with the same own term."""
+    objectives = dict.fromkeys(line["objective"] for line in read_csv(DOCS / file))
+    rows = [row for name in objectives for row in figures(DOCS / file, objective=name).values()]
+    lines = []
+    for setting, other, *_ in table.lines:
+        pairs = [(setting + term, other if other == IN_BATCH else other + term) for term in OWN_TERMS]
+        some = [row[one].excess / row[two].excess for row in rows for one, two in pairs if {one, two} <= row.keys()]
+        counts = (len(some), *(sum(low < q < high for q in some) for low, high in SPANS))
+        lines.append([setting, other, *map(str, counts)])
+    return lines
+
+
 def by_half(table: Table, file: str, page: str) -> list[list[str]]:
     """Fill a table of memories: where they were chosen, on other data, and the table instead."""
     chosen = defaults_of(page)
@@ -215,6 +230,7 @@ FILLS: dict[str, Fill] = {
     "excess": by_excess,
     "verdicts": by_excess_and_verdict,
     "losses": by_loss,
+    "counts": by_count,
     "halves": by_half,
     "rows": by_row,
     "copy": copied,

@@ -3,7 +3,7 @@
 import pytest
 
 import measured
-from measured import PAGES, Table, by_excess, figures, filled, marked, ratios
+from measured import PAGES, Table, by_count, by_excess, figures, filled, marked, ratios
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -35,6 +35,16 @@ def test_ratios_are_those_of_the_rows_that_have_the_setting(docs):
     found = figures(docs / "found.csv", objective="cox")
     del found["b, 8, 1"]["SOAP"]
     assert ratios(found, "SOAP") == [0.5]
+
+
+def test_rows_are_counted_where_a_setting_is_better_or_worse_with_the_same_own_term(docs):
+    path = docs / "found.csv"
+    path.write_text(path.read_text() + "nca,a,8,1,SOAP exact,1\nnca,a,8,1,cosine exact,0.95\nnca,a,8,1,cosine,9\n")
+    asked = Table(["setting", "against"], [["SOAP", "in-batch", "?"], ["cosine", "SOAP"]])
+    assert by_count(asked, "found.csv", "page.md") == [
+        ["SOAP", "in-batch", "2", "1", "1", "1", "1"],
+        ["cosine", "SOAP", "1", "0", "1", "0", "0"],
+    ]
 
 
 def test_an_objective_without_figures_is_refused(docs):
