@@ -52,13 +52,13 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/startup.py
 
 bench-applications: .venv/.dev
-	PYTHONPATH=benchmarks $(BIN)/python -m applications
+	PYTHONPATH=benchmarks:build/rivals $(BIN)/python -m applications
 
 bench-top: .venv/.dev
-	PYTHONPATH=benchmarks $(BIN)/python -m top_of_list
+	PYTHONPATH=benchmarks:build/rivals $(BIN)/python -m top_of_list
 
 bench-memory: .venv/.dev
-	PYTHONPATH=benchmarks $(BIN)/python -m remembering
+	PYTHONPATH=benchmarks:build/rivals $(BIN)/python -m remembering
 
 # List which stored results were made by other code than today's, and measure these again: some hours; it can be stopped.
 evidence: .venv/.dev
