@@ -1,11 +1,10 @@
 """Real data for the benchmarks.
 
-They come from the directory that FCCO_DATA names, or ship with scikit-learn and Python.
+They come from the directory that FCCO_DATA names, are downloaded, or ship with scikit-learn and Python.
 """
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
 import os
@@ -22,6 +21,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 from torch import Tensor
 
 from fcco_reproduce.datasets._fetch import locate
+from fcco_reproduce.datasets._open import open_content
 
 TIMES_AND_EVENTS = {
     "whas500": ("lenfol", "fstat", b"1"),
@@ -31,12 +31,8 @@ TIMES_AND_EVENTS = {
 
 
 def has(path: str) -> bool:
-    """Return whether FCCO_DATA names a directory with this file."""
-    return "FCCO_DATA" in os.environ and _path(path).exists()
-
-
-def _path(path: str) -> Path:
-    return Path(os.environ["FCCO_DATA"]) / path
+    """Return whether FCCO_DATA names a directory with this file or folder."""
+    return "FCCO_DATA" in os.environ and (Path(os.environ["FCCO_DATA"]) / path).exists()
 
 
 def standardised(x: np.ndarray) -> Tensor:
@@ -52,7 +48,7 @@ def survival(name: str) -> tuple[Tensor, Tensor, Tensor]:
         bunch = load_diabetes()
         return standardised(bunch.data), torch.tensor(bunch.target), torch.ones(len(bunch.target), dtype=torch.bool)
     time_name, event_name, observed = TIMES_AND_EVENTS[name]
-    rows, meta = arff.loadarff(str(_path(f"survival/sksurv/{name}.arff")))
+    rows, meta = arff.loadarff(str(locate(f"survival/sksurv/{name}.arff").path))
     columns = []
     for column in meta.names():
         if column in (time_name, event_name, "chapter"):  # chapter, the cause of death, tells the event
@@ -73,7 +69,7 @@ def binary(name: str) -> tuple[Tensor, Tensor]:
         bunch = load_breast_cancer()
         return standardised(bunch.data), torch.tensor(bunch.target == 0).long()
     if name == "ijcnn1":
-        with bz2.open(_path("ijcnn1/ijcnn1.tr.bz2")) as file:
+        with open_content(locate("ijcnn1/ijcnn1.tr.bz2").path) as file:
             x, y = load_svmlight_file(io.BytesIO(b"".join(islice(file, 0, None, 7))))
         return standardised(x.toarray()), torch.tensor(y > 0).long()
     values = covtype_rows(29)
@@ -147,7 +143,7 @@ def classes(name: str) -> tuple[Tensor, Tensor]:
     if name == "digits":
         bunch = load_digits()
         return torch.tensor(bunch.data / 16, dtype=torch.float32), torch.tensor(bunch.target)
-    with gzip.open(_path("usps/zip.train.gz"), "rt") as text:
+    with gzip.open(locate("usps/zip.train.gz").path, "rt") as text:
         values = np.loadtxt(islice(text, 0, None, 4))
     return torch.tensor((values[:, 1:] + 1) / 2, dtype=torch.float32), torch.tensor(values[:, 0]).long()
 
@@ -161,9 +157,9 @@ def ranking(name: str) -> tuple[Tensor, Tensor, Tensor]:
         quartile = np.searchsorted(np.quantile(bunch.target, [0.25, 0.5, 0.75]), bunch.target)
         return standardised(bunch.data[:, 1:]), torch.tensor(quartile).double(), query
     folder = "ltr/lightgbm-lambdarank"
-    with gzip.open(_path(f"{folder}/rank.train.gz")) as file:
+    with open_content(locate(f"{folder}/rank.train").path) as file:
         x, y = load_svmlight_file(io.BytesIO(file.read()))
-    sizes = np.loadtxt(_path(f"{folder}/rank.train.query"), dtype=int)
+    sizes = np.loadtxt(locate(f"{folder}/rank.train.query").path, dtype=int)
     query = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     return standardised(x.toarray()), torch.tensor(y), query
 
