@@ -8,7 +8,29 @@ from typing import TYPE_CHECKING
 import torch
 
 import fcco
-from fcco.losses import AUCLoss, AveragePrecisionLoss, ContrastiveLoss, ListNetLoss, NCALoss, SoftmaxLoss
+from fcco.estimators import (
+    AveragePrecisionClassifier,
+    CoxRegressor,
+    ListwiseRanker,
+    NeighborhoodComponentsAnalysis,
+    PNormPushClassifier,
+)
+from fcco.losses import (
+    AUCLoss,
+    AveragePrecisionLoss,
+    ContrastiveLoss,
+    CoxLoss,
+    CVaRPartialAUCLoss,
+    ListNetLoss,
+    MAMLLoss,
+    NCALoss,
+    PartialAUCLoss,
+    PNormPushLoss,
+    PretrainedAveragePrecisionLoss,
+    SoftmaxLoss,
+    SupervisedContrastiveLoss,
+    TwoWayPartialAUCLoss,
+)
 
 if TYPE_CHECKING:
     x = torch.ones(3, 2)
@@ -16,12 +38,35 @@ if TYPE_CHECKING:
     NCALoss.from_targets(x, gama=0.1)  # type: ignore[call-arg]
     AveragePrecisionLoss.from_targets(x, gama=0.1)  # type: ignore[call-arg]
     AveragePrecisionLoss.from_targets(x, memory="all")  # type: ignore[arg-type]
+    MAMLLoss.for_model(torch.nn.Linear(1, 1), 10, 0.1, gama=1)  # type: ignore[call-arg]
     AveragePrecisionLoss(10, 2)(x)  # type: ignore[call-arg]
+    AveragePrecisionLoss(10, 2)(x, x)  # type: ignore[call-arg]
+    PretrainedAveragePrecisionLoss(10, 2)(x, x)  # type: ignore[call-arg]
+    PartialAUCLoss(10)(x, x)  # type: ignore[call-arg]
+    CVaRPartialAUCLoss(10, 2)(x, x)  # type: ignore[call-arg]
+    TwoWayPartialAUCLoss(10)(x, x)  # type: ignore[call-arg]
+    PNormPushLoss(10)(x, x)  # type: ignore[call-arg]
+    NCALoss(10)(x, x)  # type: ignore[call-arg]
+    SupervisedContrastiveLoss(10)(x, x)  # type: ignore[call-arg]
     fcco.CoupledLoss(torch.log, n=3)(x)  # type: ignore[call-arg]
     SoftmaxLoss(10)(x, x)  # type: ignore[call-arg]
     ListNetLoss(10)(x, x, x)  # type: ignore[call-arg]
     ContrastiveLoss(10, mode="crossmodal")  # type: ignore[arg-type]
     AUCLoss(10, 2, form="minmax")  # type: ignore[arg-type]
     fcco.SOX(gama=0.1)  # type: ignore[call-arg]
+    CoxRegressor(ties="effron")  # type: ignore[arg-type]
+    CoxRegressor(learning_rate="slow")  # type: ignore[arg-type]
+    ListwiseRanker(objective="x")  # type: ignore[arg-type]
+    ListwiseRanker(surrogate="exp")  # type: ignore[arg-type]
+    ListwiseRanker(method="soxx")  # type: ignore[arg-type]
+    PNormPushClassifier(surrogate="rmap")  # type: ignore[arg-type]
+    PNormPushClassifier(method="soxx")  # type: ignore[arg-type]
+    AveragePrecisionClassifier("exp")  # type: ignore[arg-type]
+    AveragePrecisionClassifier(method="soxx")  # type: ignore[arg-type]
+    AveragePrecisionClassifier(start="x")  # type: ignore[arg-type]
+    NeighborhoodComponentsAnalysis(init="pcaa")  # type: ignore[arg-type]
 
     loss: torch.Tensor = NCALoss(10)(x, x, x)  # the type of a call is known
+    SupervisedContrastiveLoss(10)(x, labels=x, index=None)  # allowed: with BSGD and no memory, and in eval()
+    AUCLoss(10, 2)(x, x), ContrastiveLoss(10)(x, x), CoxLoss(10)(x, x, x)  # these need no index by default
+    PNormPushClassifier(surrogate="exp"), NeighborhoodComponentsAnalysis(init=[[1.0, 0.0]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import special
@@ -14,6 +14,7 @@ from fcco.estimators._survival_data import Cohort, wants_frame
 from fcco.estimators._validation import Array
 
 _NORMAL_95 = float(special.ndtri(0.975))
+Ties = Literal["breslow", "efron"]
 _PRINTED = ("coef", "exp(coef)", "se(coef)", "coef lower 95%", "coef upper 95%", "z", "p")
 
 
@@ -25,7 +26,7 @@ class ReportMixin:
     log_likelihood_: float
     null_log_likelihood_: float
     n_features_in_: int
-    ties: str
+    ties: Ties
     alpha: float
     _cohort: Cohort  # of the training data
     _risk: Array  # of the same rows

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from fcco.estimators._columns import Centred, column_moments
 from fcco.estimators._descent import Descent, StepPlan, Steps
 from fcco.estimators._exact import minimise_exact, value_and_slopes
 from fcco.estimators._progress import LossCurveMixin, Progress
-from fcco.estimators._validation import Array, check_parameters, refuse_other_features, refuse_sparse
+from fcco.estimators._validation import Array, Method, check_parameters, refuse_other_features, refuse_sparse
 
 Ranker = TypeVar("Ranker")
+PairSurrogate = Literal["squared_hinge", "hinge", "logistic", "sigmoid", "exp", "ramp"]
+RankSurrogate = Literal["squared_hinge", "hinge", "logistic", "sigmoid", "ramp"]
 
 _FAR = 100.0  # spreads from 0: columns there are centred before a descent, which costs a copy, as scores lose digits
 SORTABLE = ("ramp", "squared_hinge", "hinge", "exp")
@@ -133,11 +135,11 @@ def _exp(value: float) -> float:
 class LinearRanker(LossCurveMixin, BaseEstimator):
     """Base of the linear rankers: scores are X w, and w minimises a pairwise objective plus alpha/2 |w|²."""
 
-    surrogate: str
+    surrogate: PairSurrogate
     margin: float
-    method: str
+    method: Method
     alpha: float
-    learning_rate: float | str
+    learning_rate: float | Literal["auto"]
     gamma: float
     beta: float
     outer_batch: int

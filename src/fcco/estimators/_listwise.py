@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ from torch import Tensor
 from fcco._checks import whole_number
 from fcco.compiled import OUTERS, SURROGATES, ListSampler, Objective
 from fcco.estimators._descent import StepPlan
-from fcco.estimators._linear import SORTABLE, LinearRanker, Task, share_docs, store_parameters
-from fcco.estimators._validation import Array, refuse_weights, show_weights_where_taken
+from fcco.estimators._linear import SORTABLE, LinearRanker, RankSurrogate, Task, share_docs, store_parameters
+from fcco.estimators._validation import Array, Method, refuse_weights, show_weights_where_taken
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import resolve_surrogate
 
-OBJECTIVES = ("listnet", "listmle", "ndcg")
+ListObjective = Literal["listnet", "listmle", "ndcg"]
+OBJECTIVES = get_args(ListObjective)
 _WATCHED = 4000  # rows by which the objective is tracked, at least
 _SHARE_WATCHED = 20  # one row of so many, where there are more: with NDCG, all of them would take longer than a pass
 _LARGEST_RELEVANCE = 1000.0  # 2 to it is finite, and so are sums of such gains
@@ -104,14 +105,14 @@ class ListwiseRanker(LinearRanker):
 
     def __init__(
         self,
-        objective: str = "listnet",
+        objective: ListObjective = "listnet",
         *,
-        surrogate: str = "ramp",
+        surrogate: RankSurrogate = "ramp",
         margin: float = 1.0,
         k: int | None = None,
-        method: str = "exact",
+        method: Method = "exact",
         alpha: float = 1e-3,
-        learning_rate: float | str = "auto",
+        learning_rate: float | Literal["auto"] = "auto",
         gamma: float = 0.9,
         beta: float = 0.1,
         outer_batch: int = 8,
@@ -134,7 +135,7 @@ class ListwiseRanker(LinearRanker):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice(self.objective, "objective", OBJECTIVES)
-        check_choice(self.surrogate, "surrogate", tuple(name for name in SURROGATES if name != "exp"))
+        check_choice(self.surrogate, "surrogate", get_args(RankSurrogate))
         check_number(self.margin, "margin", at_least=0.0)
         if self.k is not None:
             whole_number("k", self.k)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from fcco._checks import whole_number
 from fcco.compiled import compiling
 from fcco.estimators._nca_exact import FEW, PASSES, choose_start, minimise, settling, share_out, stalls
 from fcco.estimators._nca_fit import Fit, spread_of
-from fcco.estimators._nca_init import INITS, begin, check_start
+from fcco.estimators._nca_init import INITS, Init, begin, check_start
 from fcco.estimators._nca_start import LARGER, come_near
 from fcco.estimators._progress import LossCurveMixin, Stall, warn_user
 from fcco.estimators._validation import METHODS, Array, check_parameters, refuse_weights, show_weights_where_taken
@@ -174,7 +174,7 @@ class NeighborhoodComponentsAnalysis(
         self,
         n_components: int | None = None,
         *,
-        init: Any = "auto",
+        init: Init | Array | Sequence[Sequence[float]] = "auto",
         warm_start: bool = False,
         max_iter: int = 50,
         tol: float = 1e-4,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -15,7 +15,8 @@ from fcco.estimators._validation import Array
 if TYPE_CHECKING:
     from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 
-INITS = ("auto", "pca", "lda", "identity", "random")
+Init = Literal["auto", "pca", "lda", "identity", "random"]
+INITS = get_args(Init)
 
 
 def begin(model: NeighborhoodComponentsAnalysis, x: Array, label: Array, init: Any) -> Array:

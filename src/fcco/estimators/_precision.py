@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,9 +13,9 @@ from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.metaestimators import available_if
 
-from fcco.compiled import PRECISION, SURROGATES, compiling
+from fcco.compiled import PRECISION, compiling
 from fcco.estimators._bipartite import BipartiteRanker
-from fcco.estimators._linear import Task, share_docs, store_parameters
+from fcco.estimators._linear import RankSurrogate, Task, share_docs, store_parameters
 from fcco.estimators._progress import Progress
 from fcco.estimators._sharpen import (
     Ranking,
@@ -26,12 +26,13 @@ from fcco.estimators._sharpen import (
     logistic_start,
     push_start,
 )
-from fcco.estimators._validation import Array
+from fcco.estimators._validation import Array, Method
 from fcco.functional import average_precision_loss
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import check_temperature
 
-STARTS = ("logistic", "push", "auto")
+Start = Literal["logistic", "push", "auto"]
+STARTS = get_args(Start)
 _FOLDS = 5  # of the scores that probabilities are fitted to
 
 
@@ -209,16 +210,16 @@ class AveragePrecisionClassifier(PrecisionRanker):
 
     def __init__(
         self,
-        surrogate: str = "ramp",
+        surrogate: RankSurrogate = "ramp",
         margin: float = 1.0,
         *,
         temperature: float = 0.0625,
-        start: str = "logistic",
+        start: Start = "logistic",
         C: float = 1.0,  # noqa: N803
         probability: bool = False,
-        method: str = "exact",
+        method: Method = "exact",
         alpha: float = 3.0,
-        learning_rate: float | str = "auto",
+        learning_rate: float | Literal["auto"] = "auto",
         gamma: float = 0.7,
         beta: float = 0.1,
         outer_batch: int = 32,
@@ -233,14 +234,14 @@ class AveragePrecisionClassifier(PrecisionRanker):
         store_parameters(self, locals())
 
     temperature: float
-    start: str
+    start: Start
     C: float
     probability: bool
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number(self.margin, "margin", above=0.0)
-        check_choice(self.surrogate, "surrogate", tuple(name for name in SURROGATES if name != "exp"))
+        check_choice(self.surrogate, "surrogate", get_args(RankSurrogate))
         check_temperature(self.temperature)
         check_choice(self.start, "start", STARTS)
         check_number(self.C, "C", above=0.0)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fcco.compiled import PUSH, SURROGATES
+from fcco.compiled import PUSH
 from fcco.estimators._bipartite import BipartiteRanker
-from fcco.estimators._linear import Task, share_docs, store_parameters
-from fcco.estimators._validation import Array
+from fcco.estimators._linear import PairSurrogate, Task, share_docs, store_parameters
+from fcco.estimators._validation import Array, Method
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._pairs import surrogate_sums
 from fcco.functional._surrogates import Surrogate, resolve_surrogate
@@ -109,11 +109,11 @@ class PNormPushClassifier(BipartiteRanker):
         self,
         p: float = 4.0,
         *,
-        surrogate: str = "exp",
+        surrogate: PairSurrogate = "exp",
         margin: float = 1.0,
-        method: str = "exact",
+        method: Method = "exact",
         alpha: float = 1e-3,
-        learning_rate: float | str = "auto",
+        learning_rate: float | Literal["auto"] = "auto",
         gamma: float = 0.5,
         beta: float = 0.1,
         outer_batch: int = 32,
@@ -131,7 +131,7 @@ class PNormPushClassifier(BipartiteRanker):
         super()._check_parameters()
         check_number(self.p, "p", at_least=1.0)
         check_number(self.margin, "margin", at_least=0.0)
-        check_choice(self.surrogate, "surrogate", tuple(SURROGATES))
+        check_choice(self.surrogate, "surrogate", get_args(PairSurrogate))
 
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
         self._fit_task(self._task(x, positive, weight))

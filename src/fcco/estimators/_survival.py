@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -16,6 +16,7 @@ from fcco.estimators._concordance import concordance_index
 from fcco.estimators._cox_newton import Fit, Likelihood, newton
 from fcco.estimators._cox_objective import CoxObjective
 from fcco.estimators._cox_plots import PlotsMixin
+from fcco.estimators._cox_report import Ties
 from fcco.estimators._cox_truncated import TruncatedCoxObjective
 from fcco.estimators._descent import Descent, StepPlan, Steps
 from fcco.estimators._progress import Bar, LossCurveMixin, Progress, warn_user
@@ -31,7 +32,6 @@ from fcco.estimators._validation import (
 )
 from fcco.functional._checks import check_choice, check_number
 
-_TIES = ("breslow", "efron")
 _LOOK_AHEAD = 8  # iterations of Newton's method which tell whether a likelihood has a maximum near by
 
 
@@ -173,9 +173,9 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         self,
         *,
         method: str = "exact",
-        ties: str = "breslow",
+        ties: Ties = "breslow",
         alpha: float = 0.0,
-        learning_rate: float | str = "auto",
+        learning_rate: float | Literal["auto"] = "auto",
         gamma: float = 0.7,
         beta: float = 0.1,
         batch_size: int = 64,
@@ -295,7 +295,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
 
     def _check_parameters(self) -> None:
         check_parameters(self, batch_size=1)
-        check_choice(self.ties, "ties", _TIES)
+        check_choice(self.ties, "ties", get_args(Ties))
         if self.ties != "breslow" and not self._exact:
             raise ValueError(f"method={self.method!r} has Breslow's ties only; got ties={self.ties!r}")
         if self.tol is not None:

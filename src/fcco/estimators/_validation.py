@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from functools import update_wrapper
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,13 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from fcco._checks import check_rate, whole_number
-from fcco.compiled import RULES
 from fcco.functional._checks import check_choice, check_number
 
 Array = NDArray[Any]
 Fit = TypeVar("Fit", bound=Callable[..., Any])
 
-METHODS = ("exact", *RULES)
+Method = Literal["exact", "bsgd", "soap", "moap", "sox"]
+METHODS = get_args(Method)
 
 
 def check_parameters(model: Any, *, methods: tuple[str, ...] = METHODS, **least: int) -> None:

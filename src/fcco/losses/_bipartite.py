@@ -210,8 +210,9 @@ class AveragePrecisionLoss(TemperedLoss):
                 return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
+
+        def __call__(self, scores: Tensor, target: Tensor, index: Tensor | None) -> Tensor: ...
 
     def _by_hand(self, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""
@@ -359,8 +360,9 @@ class PNormPushLoss(Loss):
                 return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
+
+        def __call__(self, scores: Tensor, target: Tensor, index: Tensor | None) -> Tensor: ...
 
     def _by_hand(self, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""

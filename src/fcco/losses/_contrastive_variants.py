@@ -288,6 +288,3 @@ class SupervisedContrastiveLoss(NCALoss):
             The loss, a scalar.
         """
         return super().forward(on_sphere(embeddings, self.temperature, "[B, d]"), labels, index)
-
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from fcco._rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._meta import Data, TaskLoss, adapt, check_tasks, parameter_count, task_losses
 from fcco.losses._base import Loss
+from fcco.losses._options import MAMLOptions
 
 
 class _QueryLoss:
@@ -96,7 +97,7 @@ class MAMLLoss(Loss):
         self.lr, self.loss = lr, loss
 
     @classmethod
-    def for_model(cls, model: nn.Module, n: int, lr: float, **options: object) -> MAMLLoss:
+    def for_model(cls, model: nn.Module, n: int, lr: float, **options: Unpack[MAMLOptions]) -> MAMLLoss:
         """Create the loss with rows as long as the model has parameters.
 
         Parameters
@@ -115,7 +116,7 @@ class MAMLLoss(Loss):
         MAMLLoss
             The loss.
         """
-        return cls(n, parameter_count(model), lr, **options)  # type: ignore[arg-type]
+        return cls(n, parameter_count(model), lr, **options)
 
     def forward(self, model: nn.Module, support: Data, query: Data, index: Tensor) -> Tensor:
         """Return the loss of a batch of tasks, differentiable with respect to the model's parameters.

@@ -1,8 +1,8 @@
-"""The keyword arguments that ``from_targets`` passes on to the constructors, for type checkers."""
+"""The keyword arguments that ``from_targets`` and ``for_model`` pass on to the constructors, for type checkers."""
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from torch import nn
 
@@ -143,6 +143,13 @@ class NCAOptions(TypedDict, total=False):
     rule: Rule | None
     log_likelihood: bool
     memory: Memory | int | None
+
+
+class MAMLOptions(TypedDict, total=False):
+    """Options of :class:`fcco.losses.MAMLLoss`."""
+
+    loss: Any  # a callable; as mypy checks an unpacked dict against every option, a dict of a rule would be refused
+    rule: Rule
 
 
 class SupervisedContrastiveOptions(TypedDict, total=False):

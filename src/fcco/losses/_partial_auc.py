@@ -161,8 +161,9 @@ class PartialAUCLoss(Loss):
                 return loss
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
+
+        def __call__(self, scores: Tensor, target: Tensor, index: Tensor | None) -> Tensor: ...
 
     def _estimate(self, pool: Pool, k: int = 0) -> Estimate:
         """Estimate the inner values of the positives of class k in a pool."""
@@ -313,8 +314,9 @@ class CVaRPartialAUCLoss(Loss):
         """
         return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
+
+        def __call__(self, scores: Tensor, target: Tensor, index: Tensor | None) -> Tensor: ...
 
     def _estimate(self, pool: Pool) -> Estimate:
         """Estimate the inner values of the negatives in a pool."""

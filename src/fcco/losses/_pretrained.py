@@ -199,8 +199,9 @@ class PretrainedAveragePrecisionLoss(nn.Module):
             self._watch(latest, moments)
         return loss
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
+
+        def __call__(self, logits: Tensor, target: Tensor, index: Tensor | None) -> Tensor: ...
 
     def end_epoch(self, metric: float | Tensor | None = None) -> bool:
         """Set the temperature anew, and switch if validation has stalled.

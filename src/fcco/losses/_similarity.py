@@ -173,8 +173,9 @@ class NCALoss(Loss):
                 return loss
         return self._loss(self._estimate, embeddings, labels, index=index, stratum=stratum, check=self._check)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
+
+        def __call__(self, embeddings: Tensor, labels: Tensor, index: Tensor | None) -> Tensor: ...
 
     def _by_hand(self, embeddings: Tensor, labels: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""

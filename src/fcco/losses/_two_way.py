@@ -155,8 +155,9 @@ class TwoWayPartialAUCLoss(Loss):
         row = torch.zeros(1, dtype=torch.long, device=powers.device)
         return self.over_positives(log_mean.unsqueeze(0), row, weight=found["known"], options=vars(self))
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
+
+        def __call__(self, scores: Tensor, target: Tensor, index: Tensor | None) -> Tensor: ...
 
     def _estimate(self, own: Any, rivals: Any) -> Estimate:
         """Estimate log g of the positives among the own examples."""
