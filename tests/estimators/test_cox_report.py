@@ -80,8 +80,26 @@ class TestSummary:
         x, y = cohort
         CoxRegressor().fit(x.assign(twice=2 * x["age"], one=1.0), y).print_summary()
         printed = capsys.readouterr().out
-        assert " on 2 df" in printed
+        assert " on 3 df" in printed
         assert printed.splitlines()[-1].startswith("nan: the coefficient is not determined")
+
+    def test_collinear_dummies_leave_the_test_as_it_is(self, cohort, capsys):
+        """All dummies of a city add up to 1, so that one of them says nothing new."""
+        x, y = cohort
+        city = pd.Series(np.random.default_rng(1).choice(list("abcd"), len(x)))
+        lines = []
+        for drop_first in (False, True):
+            dummies = pd.get_dummies(city, drop_first=drop_first, dtype=float)
+            CoxRegressor().fit(pd.concat([x, dummies], axis=1), y).print_summary(4)
+            lines.append([line for line in capsys.readouterr().out.splitlines() if "likelihood ratio" in line])
+        assert lines[0] == lines[1]
+        assert " on 6 df, p " in lines[0][0]
+
+    @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+    def test_more_features_than_rows_leave_fewer_degrees_of_freedom(self, capsys):
+        rng = np.random.default_rng(0)
+        CoxRegressor().fit(rng.normal(size=(12, 30)), columns(rng.exponential(size=12), np.ones(12))).print_summary()
+        assert " on 11 df, p " in capsys.readouterr().out
 
     def test_penalties_and_strata(self, cohort, capsys):
         x, y = cohort

@@ -33,6 +33,7 @@ class Fit:
     converged: bool
     endless: Array | None  # the direction in which the likelihood rises for ever
     at_zero: float  # the objective at w = 0
+    rank: int  # of the information matrix: how many directions the data can tell apart
 
 
 def newton(objective: Likelihood, start: Array, *, max_iter: int, tol: float, report: Callable[[float], None]) -> Fit:
@@ -74,7 +75,8 @@ def newton(objective: Likelihood, start: Array, *, max_iter: int, tol: float, re
         point = following
     information = basis.T @ point.hessian @ basis
     endless = _endless(objective, information, basis, step, converged)
-    return Fit(point.w, _covariance(information, basis, objective.events), curve, converged, endless, at_zero.value)
+    covariance = _covariance(information, basis, objective.events)
+    return Fit(point.w, covariance, curve, converged, endless, at_zero.value, basis.shape[1])
 
 
 class _Point:

@@ -30,6 +30,7 @@ class ReportMixin:
     alpha: float
     _cohort: Cohort  # of the training data
     _risk: Array  # of the same rows
+    _rank: int  # of the information matrix
 
     @property
     def summary(self) -> Any:
@@ -55,8 +56,9 @@ class ReportMixin:
     def print_summary(self, decimals: int = 2) -> None:
         """Print the fit in short, like lifelines: a header, and the coefficients with 95% bounds, z and p.
 
-        The likelihood ratio test compares the fit with one in which all coefficients are 0. It is left out if alpha is
-        not 0, where it has no such distribution.
+        The likelihood ratio test compares the fit with one in which all coefficients are 0. Its degrees of freedom are
+        the number of features, less one for each that is constant or a combination of others. It is left out if alpha
+        is not 0, where it has no such distribution.
 
         Parameters
         ----------
@@ -92,7 +94,7 @@ class ReportMixin:
         time, event, _, stratum, _ = self._cohort
         keys = time[event] if stratum is None else np.stack([time[event], stratum[event]])
         sizes = np.unique(keys, axis=-1, return_counts=True)[1]
-        tied, df = int(sizes[sizes > 1].sum()), int(np.isfinite(self.standard_error_).sum())
+        tied, df = int(sizes[sizes > 1].sum()), self._rank
         lines = {
             "rows": f"{len(time):,}",
             "events": f"{event.sum():,}" + (f", of which {tied:,} share a time with another" if tied else ""),

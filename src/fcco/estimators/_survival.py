@@ -327,7 +327,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         )
         # Newton's method for no iteration: the information at w.
         here = newton(objective, w, max_iter=1, tol=0.0, report=_silent)
-        self._set_coefficients(objective, Fit(w, here.covariance, progress.curve, True, endless, here.at_zero))
+        self._set_coefficients(objective, Fit(w, here.covariance, progress.curve, True, endless, here.at_zero, here.rank))
         if endless is None:
             descent.warn()
         else:
@@ -342,7 +342,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         self.mean_ = objective.rows.mean
         self.log_likelihood_ = -objective.fit
         self.null_log_likelihood_ = -objective.events * fit.at_zero
-        self._risk = objective.rows.linear(fit.w)
+        self._risk, self._rank = objective.rows.linear(fit.w), fit.rank
         self.loss_curve_ = fit.curve
         self.n_iter_ = len(fit.curve)
 
