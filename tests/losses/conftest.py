@@ -6,4 +6,4 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _seeded():
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed also formats the stack, for GPUs to come
