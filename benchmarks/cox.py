@@ -19,7 +19,7 @@ import resource
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -47,7 +47,7 @@ def make_problem(rows: int, tied: bool, features: int = 20) -> Problem:
     return x, np.ceil(times * 100.0) if tied else times, life <= watched
 
 
-def by_fcco(problem: Problem, tied: bool, method: str = "exact") -> Callable[[], Array]:
+def by_fcco(problem: Problem, tied: bool, method: Literal["exact", "soap"] = "exact") -> Callable[[], Array]:
     from fcco.estimators import CoxRegressor
 
     x, times, event = problem

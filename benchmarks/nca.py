@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -196,7 +196,11 @@ def covtype(n: int) -> tuple[Array, Array, Array, Array]:
 
 
 def print_methods(
-    name: str, methods: Sequence[str], k: int, parts: tuple[Array, Array, Array, Array], seed: int = 0
+    name: str,
+    methods: Sequence[Literal["exact", "auto", "sox"]],
+    k: int,
+    parts: tuple[Array, Array, Array, Array],
+    seed: int = 0,
 ) -> None:
     """Processor time, which others on the machine matter less to, its ratio to the first, mean p, and 3-NN."""
     x, y, test_x, test_y = parts

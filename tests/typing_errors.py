@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     ContrastiveLoss(10, mode="crossmodal")  # type: ignore[arg-type]
     AUCLoss(10, 2, form="minmax")  # type: ignore[arg-type]
     fcco.SOX(gama=0.1)  # type: ignore[call-arg]
+    CoxRegressor(method="soxx")  # type: ignore[arg-type]
     CoxRegressor(ties="effron")  # type: ignore[arg-type]
     CoxRegressor(learning_rate="slow")  # type: ignore[arg-type]
     ListwiseRanker(objective="x")  # type: ignore[arg-type]
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     AveragePrecisionClassifier("exp")  # type: ignore[arg-type]
     AveragePrecisionClassifier(method="soxx")  # type: ignore[arg-type]
     AveragePrecisionClassifier(start="x")  # type: ignore[arg-type]
+    NeighborhoodComponentsAnalysis(method="soxx")  # type: ignore[arg-type]
     NeighborhoodComponentsAnalysis(init="pcaa")  # type: ignore[arg-type]
 
     loss: torch.Tensor = NCALoss(10)(x, x, x)  # the type of a call is known

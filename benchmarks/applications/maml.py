@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ def run(case: Case, method: str, lr: float, seed: int) -> Result:
     """Train once."""
     n = 20 if case.data == "few sines" else 200
     tasks, model = load(n, 0), build(seed)
-    rule: dict[str, fcco.Rule] = {} if method == OURS else {"rule": fcco.BSGD()}
+    rule: dict[str, Any] = {} if method == OURS else {"rule": fcco.BSGD()}
     loss_fn = first_order if method == FIRST else fcco.losses.MAMLLoss.for_model(model, n, STEP, **rule)
     generator = torch.Generator().manual_seed(seed)
 

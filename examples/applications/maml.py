@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -41,7 +42,7 @@ def train(tasks: list[Data], new: list[Data], rule: fcco.Rule | None, lr: float,
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 1))
     n, generator = len(tasks[0][0]), torch.Generator().manual_seed(0)
-    options = {} if rule is None else {"rule": rule}
+    options: dict[str, Any] = {} if rule is None else {"rule": rule}
     loss_fn = fcco.losses.MAMLLoss.for_model(model, n, STEP, **options)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n // 4 * passes)

@@ -19,7 +19,14 @@ from fcco.estimators._nca_fit import Fit, spread_of
 from fcco.estimators._nca_init import INITS, Init, begin, check_start
 from fcco.estimators._nca_start import LARGER, come_near
 from fcco.estimators._progress import LossCurveMixin, Stall, warn_user
-from fcco.estimators._validation import METHODS, Array, check_parameters, refuse_weights, show_weights_where_taken
+from fcco.estimators._validation import (
+    METHODS,
+    Array,
+    Method,
+    check_parameters,
+    refuse_weights,
+    show_weights_where_taken,
+)
 from fcco.functional._checks import check_choice, check_number
 
 _STEPS = (1.0, 0.1, 0.01, 0.001)  # tried by learning_rate="auto", in units of the largest
@@ -181,7 +188,7 @@ class NeighborhoodComponentsAnalysis(
         callback: Callable[[Array, int], object] | None = None,
         verbose: int = 0,
         random_state: Any = None,
-        method: str = "auto",
+        method: Literal["auto"] | Method = "auto",
         gamma: float = 0.9,
         beta: float = 0.1,
         batch_size: int = 256,

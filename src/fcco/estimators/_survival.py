@@ -23,6 +23,7 @@ from fcco.estimators._progress import Bar, LossCurveMixin, Progress, warn_user
 from fcco.estimators._survival_data import Cohort, as_entry, as_labels, as_survival
 from fcco.estimators._validation import (
     Array,
+    Method,
     check_parameters,
     check_weights,
     refuse_other_features,
@@ -172,7 +173,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        method: str = "exact",
+        method: Method = "exact",
         ties: Ties = "breslow",
         alpha: float = 0.0,
         learning_rate: float | Literal["auto"] = "auto",
@@ -411,7 +412,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         return tags
 
 
-def cox_plan(time: Array, event: Array, batch_size: int, method: str, gamma: float) -> StepPlan:
+def cox_plan(time: Array, event: Array, batch_size: int, method: Method, gamma: float) -> StepPlan:
     """Return steps on batches of any rows; events are outer rows, and their rivals those who live as long."""
     n, batch = len(time), min(int(batch_size), len(time))
     time = np.require(time, requirements=["C", "W"])

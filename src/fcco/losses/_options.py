@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from torch import nn
 
@@ -10,6 +10,7 @@ from fcco._memory import Memory
 from fcco._rules import Rule
 from fcco.functional._inner import OwnTerm
 from fcco.functional._inner_listwise import ListOwnTerm
+from fcco.functional._meta import TaskLoss
 from fcco.functional._surrogates import SurrogateLike
 from fcco.losses._temperature import Temperature
 
@@ -148,7 +149,7 @@ class NCAOptions(TypedDict, total=False):
 class MAMLOptions(TypedDict, total=False):
     """Options of :class:`fcco.losses.MAMLLoss`."""
 
-    loss: Any  # a callable; as mypy checks an unpacked dict against every option, a dict of a rule would be refused
+    loss: TaskLoss
     rule: Rule
 
 
