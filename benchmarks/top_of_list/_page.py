@@ -12,17 +12,11 @@ from top_of_list._linear import NARROW
 from top_of_list._measure import Prepareds
 from top_of_list._methods import BEST, DERIVED, KINDS, Kind, Scale, methods_of
 from top_of_list._prepared import Prepared
-from top_of_list._summary import TRAINED, halves, measured_names, rivals, score_rows, sentences
+from top_of_list._summary import TRAINED, compared, findings, halves, measured_names, rivals, score_rows
 from top_of_list._tasks import TASKS, Task, available
 
 TITLES: dict[Kind, str] = {"linear": "Linear models", "network": "Networks"}
-QUESTION = """\
-# The top of the list
-
-Who wants a high average precision: what should they do, and when does optimising it directly pay?
-
-    FCCO_DATA=... make bench-top
-"""
+COMMAND = "    FCCO_DATA=... make bench-top"
 ABOUT: dict[Kind, str] = {
     "linear": (
         "Every method has the training and validation parts (80% of the rows) and chooses its settings by five-fold "
@@ -63,7 +57,9 @@ and without the choice of the lr for networks.
 def as_page(results: Results, tasks: Prepareds, scale: Scale, about: dict[str, Any], *, earlier: bool = False) -> str:
     """Return the page in Markdown; ``earlier`` says that it has results of earlier code too."""
     scores = score_rows(results)
-    parts = [QUESTION, " ".join(sentences(results, tasks)), as_markdown(scores) if scores else ""]
+    parts = ["# The top of the list", compared(results, tasks), COMMAND, "**What came out.**"]
+    parts += ["\n".join(f"- {finding}" for finding in findings(results, tasks))]
+    parts += [as_markdown(scores) if scores else ""]
     parts += _notes(results, tasks)
     for kind in KINDS:
         if results.tasks(kind):
@@ -72,7 +68,7 @@ def as_page(results: Results, tasks: Prepareds, scale: Scale, about: dict[str, A
     parts += ["## Tasks", as_markdown([_task_row(task, at) for task, at in tasks.items()])]
     parts += [MEASURED, "Measured with " + ", ".join(f"{key} {value}" for key, value in about.items()) + "."]
     parts += ["Some of the results were made by an earlier version of the code."] if earlier else []
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def _notes(results: Results, tasks: Prepareds) -> list[str]:

@@ -53,24 +53,30 @@ def counted(found: Sequence[Difference]) -> str:
     return f"above on {counts['above']}, even on {counts['even']} and below on {counts['below']} of {len(found)} tasks"
 
 
-def sentences(results: Results, tasks: Prepareds) -> list[str]:
-    """Return at most six sentences."""
+def compared(results: Results, tasks: Prepareds) -> str:
+    """Return what the page compares, and on what."""
     fresh = sum(task.group == REPORTING for task in tasks)
     seeds = len({row.seed for row in results.rows})
     where = f"the {fresh} tasks that had no part in choosing the library's defaults" if fresh else "all of them"
-    first = (
-        f"We compare methods on {len(tasks)} binary tasks with {seeds} random splits each, by the average precision "
-        f"(AP) of the test part; verdicts are counted on {where}."
+    return (
+        "**What was compared.** Ways to a high average precision (AP) on rare positives: losses and estimators that "
+        "optimise it, cross entropy in its usual forms, and boosted trees. *Linear models* and *Networks* say what "
+        f"each method is. There are {len(tasks)} binary tasks with {seeds} random splits each. The AP is that of the "
+        f"test part, and verdicts are counted on {where}."
     )
+
+
+def findings(results: Results, tasks: Prepareds) -> list[str]:
+    """Return what came out, a finding or two in each text."""
     found = [_on_linear(results), _on_start(results), _on_networks(results), _on_trees(results)]
-    return [sentence for sentence in (first, *found, _on_when(results, tasks)) if sentence]
+    return [text for text in (*found, _on_when(results, tasks)) if text]
 
 
 def _on_linear(results: Results) -> str:
     parts = []
     for name in measured_names(results, "linear"):
-        parts.append(f"{name} is {counted(reporting(differences(results, 'linear', name)))}")
-    return f"Against the {BEST['linear']} by validation, {'; '.join(parts)}." if parts else ""
+        parts.append(f"`{name}` is {counted(reporting(differences(results, 'linear', name)))}")
+    return f"**Linear models.** Against the {BEST['linear']} by validation, {'; '.join(parts)}." if parts else ""
 
 
 def _on_start(results: Results) -> str:
@@ -82,22 +88,16 @@ def _on_start(results: Results) -> str:
     rows = [row for row in results.rows if row.method == known[0]]
     moved = sum("temperature" in row.setting for row in rows)
     return (
-        f"It may start from p-norm push too, and left its start in {moved} of {len(rows)} fits; against the better of "
-        f"logistic regression and p-norm push by validation it is {counted(found)}."
+        f"**Its start.** `{known[0]}` starts from logistic regression or from p-norm push, and left its start in "
+        f"{moved} of {len(rows)} fits. Against the better start by validation, it is {counted(found)}."
     )
 
 
 def _on_networks(results: Results) -> str:
-    """Return a sentence on that of our recipes whose mean difference is the largest."""
+    """Return a sentence on each of our recipes."""
     found = {name: reporting(differences(results, "network", name)) for name in measured_names(results, "network")}
-    found = {name: some for name, some in found.items() if some}
-    if not found:
-        return ""
-    best = max(found, key=lambda name: fmean(one.mean for one in found[name]))
-    return (
-        f"Of our {len(found)} recipes for networks, *{best}* has the largest mean difference to the {BEST['network']} "
-        f"by validation, and is {counted(found[best])}."
-    )
+    told = [f"*{name}* is {counted(some)}" for name, some in found.items() if some]
+    return f"**Networks.** Against the {BEST['network']} by validation, {', and '.join(told)}." if told else ""
 
 
 def _on_trees(results: Results) -> str:
@@ -110,8 +110,8 @@ def _on_trees(results: Results) -> str:
         best = max(results.mean("linear", task, name) for name in linear if results.values("linear", task, name))
         ahead += results.mean("linear", task, "LightGBM") > best
     return (
-        f"LightGBM, which is not linear, has a higher mean AP than every linear model on {ahead} of all {len(tasks)} "
-        "tasks."
+        f"**Trees.** LightGBM, which is not linear, has a higher mean AP than every linear model on {ahead} of all "
+        f"{len(tasks)} tasks."
     )
 
 
@@ -150,6 +150,6 @@ def _on_when(results: Results, tasks: Prepareds) -> str:
     title = max(gains, key=lambda name: abs(gains[name][1] - gains[name][0]))
     few, many = gains[title]
     return (
-        f"Of the properties in *When it pays*, the {title} tells most about the gain of {ours}: it is {few:+.3f} on "
-        f"the half of all tasks up to the median of {usable[title][0]:.3g}, and {many:+.3f} above it."
+        f"**When it pays.** The {title} tells most about the gain of `{ours}`. The mean gain is {few:+.3f} on the half "
+        f"of all tasks up to the median of {usable[title][0]:.3g}, and {many:+.3f} above it."
     )
