@@ -1,6 +1,6 @@
 """Build the wheel and the sdist, install them into empty environments, and try each. Used by ``make test-install``.
 
-    python tests/installed.py                              # the wheel without extras and with each, and the sdist
+    python tests/installed.py                              # the wheel and the sdist, without extras and with each
     python tests/installed.py --python python3.13 --torch 2.9.0 --extra ""
 
 Without options, every other supported version of Python that is found, on PATH or in pyenv's folder, gets the wheel
@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 VERSIONS = ("3.11", "3.12", "3.13")
-EXTRAS = ("", "sklearn", "plot", "reproduce", "ecosystem")
+EXTRAS = ("", "sklearn", "plot", "reproduce", "ecosystem")  # the others are these, or tools to work on the library
 ELSEWHERE = "reproduce"  # for other versions of Python: the extra with the most compiled packages
 
 
@@ -111,7 +111,7 @@ def chosen(wheel: Path, sdist: Path, pythons: list[str] | None, extras: list[str
     if pythons or extras:
         return [Case(wheel, extra, python) for python in pythons or [sys.executable] for extra in extras or EXTRAS]
     here, *others = interpreters()
-    cases = [*(Case(wheel, extra, here) for extra in EXTRAS), Case(sdist, "", here)]
+    cases = [Case(archive, extra, here) for archive in (wheel, sdist) for extra in EXTRAS]
     return cases + [Case(wheel, ELSEWHERE, python) for python in others]
 
 
