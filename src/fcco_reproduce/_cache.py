@@ -12,7 +12,8 @@ from typing import Any
 class Cache:
     """Results by key, appended to a file as they arrive, each with a checksum.
 
-    A damaged line, or one that a killed process left half written, is ignored, so its job runs again.
+    A damaged line, or one that a killed process left half written, is ignored, so its job runs again. ``damaged`` is
+    the number of those lines.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class Cache:
         self.path = path
         self.results: dict[str, Any] = {}
         self._by_settings: dict[str, dict[str, Any]] = {}
-        self._ends_cleanly = True
+        self._ends_cleanly, self.damaged = True, 0
         if path.exists():
             self._load(path.read_text(encoding="utf-8", errors="replace"))
 
@@ -42,11 +43,13 @@ class Cache:
             try:
                 entry = json.loads(line)
                 key, result = entry["key"], entry["result"]
-                if entry["sha256"] == _checksum(key, result):
+                intact = entry["sha256"] == _checksum(key, result)
+                if intact:
                     self.results[key] = result
                     self._by_settings[_content(entry.get("job"), entry.get("settings"))] = entry
             except (ValueError, KeyError, TypeError, RecursionError):
-                continue
+                intact = False
+            self.damaged += not intact and bool(line)
 
     def find(self, job: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Return the last line of the file with a result of a job and its settings, whatever code made it."""

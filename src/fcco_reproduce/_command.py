@@ -187,7 +187,12 @@ def _stored(arguments: argparse.Namespace, out: Path) -> dict[str, Any]:
         if arguments.no_run:
             raise ValueError("--no-run needs --stored, the results to be judged")
         return {}
-    return {"stored": Path(arguments.stored or out / "cache.jsonl"), "run": not arguments.no_run}
+    stored = Path(arguments.stored or out / "cache.jsonl")
+    if not stored.exists():
+        if arguments.no_run:
+            raise ValueError(f"--no-run needs stored results; got --stored {stored}, which does not exist")
+        print(f"{stored} does not exist yet: all jobs run, and their results are stored there", file=sys.stderr)
+    return {"stored": stored, "run": not arguments.no_run}
 
 
 def _words(arguments: argparse.Namespace, scale: Scale) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from fcco_reproduce._cache import Cache
 from fcco_reproduce._config import Settings, at_scale, read
 from fcco_reproduce._figures import save
 from fcco_reproduce._runner import Job, is_stored, run_jobs, sources
@@ -201,11 +203,12 @@ def run_study(
     Raises
     ------
     ValueError
-        If no result of an experiment is stored, and none may be computed.
+        If no job may run, and too few results of an experiment are stored for a table of them.
     """
     out.mkdir(parents=True, exist_ok=True)
     scale = replace(scale, folder=out / CHECKPOINTS)
     desk = _Desk(out / "cache.jsonl" if stored is None else stored, stored is not None, workers, progress, run)
+    desk.say_damaged()
     desk.results([job for experiment in experiments for job in experiment.jobs(scale)])
     findings = []
     for experiment in experiments:
@@ -217,7 +220,8 @@ def run_study(
                 break
         if not results:
             raise ValueError(f"({experiment.key}) has no stored results to be judged by: run it first")
-        finding = replace(experiment.judge(results), sources=sources(jobs, desk.cache))
+        with _whole(experiment, len(jobs), lacking):
+            finding = replace(experiment.judge(results), sources=sources(jobs, desk.cache))
         if lacking:
             finding = replace(
                 finding, verdict=f"{len(jobs)} runs are stored, at least {lacking} more are planned. {finding.verdict}"
@@ -225,8 +229,24 @@ def run_study(
         findings.append(replace(finding, holds=None) if scale.quick or lacking else finding)
         write_csv(findings[-1].rows, out / f"{experiment.stem}.csv")
         if figures:
-            save(experiment.draw(results), out / f"{experiment.stem}.svg")
+            with _whole(experiment, len(jobs), lacking):
+                figure = experiment.draw(results)
+            save(figure, out / f"{experiment.stem}.svg")
     return findings
+
+
+@contextmanager
+def _whole(experiment: Experiment, stored: int, lacking: int) -> Iterator[None]:
+    """Explain an error of a block that works with what is stored, if something is lacking that it needs."""
+    try:
+        yield
+    except (LookupError, StopIteration, TypeError, ValueError) as error:
+        if not lacking:
+            raise
+        raise ValueError(
+            f"({experiment.key}) cannot be judged by the {stored} runs that are stored: it needs some of the "
+            f"{lacking} or more that are not. Leave it out with --only, or run it first"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -238,6 +258,13 @@ class _Desk:
     workers: int
     progress: TextIO | None
     run: bool
+
+    def say_damaged(self) -> None:
+        """Say how many lines of the file cannot be read."""
+        damaged = Cache(self.cache).damaged if self.progress is not None else 0
+        if damaged and self.progress is not None:
+            lines = "1 line is" if damaged == 1 else f"{damaged} lines are"
+            self.progress.write(f"{self.cache}: {lines} damaged and ignored\n")
 
     def results(self, jobs: list[Job]) -> tuple[list[Job], list[Any], int]:
         """Return the jobs that have a result, the results, and how many jobs have none."""

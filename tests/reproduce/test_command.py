@@ -139,7 +139,9 @@ def test_a_damaged_line_of_the_cache_is_computed_again(tmp_path, squares, damage
     assert main(reproduce(tmp_path)) == 0
     again = capsys.readouterr()
     assert again.out == printed
-    assert [line.split(",")[0] for line in again.err.splitlines()] == ["1/3 jobs", "2/3 jobs", "3/3 jobs"]
+    lines = [line.split(",")[0] for line in again.err.splitlines()]
+    assert lines[-3:] == ["1/3 jobs", "2/3 jobs", "3/3 jobs"]
+    assert lines[:-3] == ([f"{cache}: 1 line is damaged and ignored"] if damage({"result": 0}) else [])
 
 
 def test_a_result_under_the_key_of_another_task_is_not_believed(tmp_path, squares, capsys):
@@ -150,6 +152,17 @@ def test_a_result_under_the_key_of_another_task_is_not_believed(tmp_path, square
     cache.write_text("\n".join([*lines, swapped, ""]))
     assert main(reproduce(tmp_path)) == 0
     assert capsys.readouterr().out == printed
+
+
+def test_a_file_of_stored_results_that_does_not_exist(tmp_path, squares, refused, capsys):
+    missing, out = tmp_path / "typo.jsonl", tmp_path / "out"
+    sentence = refused(*reproduce(out, "--stored", missing, "--no-run"))
+    assert sentence.endswith(f"--no-run needs stored results; got --stored {missing}, which does not exist")
+    assert not out.exists()
+    assert main(reproduce(out, "--stored", str(missing))) == 0
+    assert f"{missing} does not exist yet: all jobs run" in capsys.readouterr().err
+    assert main(reproduce(out, "--stored", str(missing))) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_fresh_forgets_all_that_was_kept(tmp_path, squares, capsys):

@@ -1,6 +1,7 @@
 """The p-norm push study: its parts against plain transcriptions, and its quick form on breast cancer data."""
 
 import csv
+import json
 import math
 import os
 
@@ -306,6 +307,27 @@ def test_the_verdict_says_what_is_off():
     assert "MOAP as coded ends at divergence" in text
     assert "With other seeds: BSGD 0.3000 (1 diverge), of 2 runs each." in text
     assert "At an end of the grid: BSGD's lr = 1." in text
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ([("run_tuned", "BSGD")], "Tuned alike (loss): only BSGD has run."),
+        ([("run_setting", "SOAP"), ("run_exact", None)], "Tuned alike (loss): not run."),
+        ([("run_boosting", None)], "With other seeds: not run."),
+    ],
+)
+def test_runs_that_are_not_stored_are_not_said_to_diverge(found, tmp_path, kept, said):
+    entries = map(json.loads, (found[1] / "cache.jsonl").read_text().splitlines())
+    some = [entry for entry in entries if (entry["job"].split(".")[-1], entry["settings"].get("method")) in kept]
+    stored = tmp_path / "some.jsonl"
+    stored.write_text("\n".join(map(json.dumps, some)))
+    (experiment, *_) = STUDY.experiments("quick", "i")
+    scale = Scale(2, "quick")
+    (finding,) = run_study([experiment], scale, tmp_path, figures=False, stored=stored, run=False)
+    assert said in finding.verdict
+    assert "all but" not in finding.verdict
+    experiment.draw([entry["result"] for entry in some])
 
 
 @pytest.mark.skipif("FCCO_DATA" not in os.environ, reason="needs the data sets in FCCO_DATA")

@@ -318,3 +318,11 @@ def test_stored_results_are_judged_as_far_as_they_go(tmp_path):
     (partial,) = run_study([more], scale, tmp_path, figures=False, stored=stored, run=False)
     assert partial.holds is None
     assert partial.verdict.startswith(f"{len(jobs)} runs are stored, at least 1 more are planned. ")
+
+
+def test_a_judge_that_needs_what_is_not_stored_says_so(tmp_path):
+    (first, *_), scale, stored = STUDY.experiments(), Scale(seeds=2), tmp_path / "runs.jsonl"
+    run_jobs(first.jobs(scale)[:1], cache=stored)
+    needy = replace(first, judge=lambda results: results[1])
+    with pytest.raises(ValueError, match="cannot be judged by the 1 runs that are stored: it needs some of the"):
+        run_study([needy], scale, tmp_path, figures=False, stored=stored, run=False)

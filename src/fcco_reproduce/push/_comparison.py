@@ -177,7 +177,7 @@ def draw(results: list[Any], settings: Settings) -> Any:
     """Draw test loss by iterations, as published and tuned, with the levels of BS-PnP and of the exact optimum."""
     runs = _flat(results)
     levels = {run["method"]: run["losses"][0][0] for run in runs if len(run["losses"][0]) == 1}
-    optimum, boosting = levels[_exact_name(settings["exact_decays"][0])], levels["BS-PnP"]
+    optimum, boosting = levels.get(_exact_name(settings["exact_decays"][0])), levels.get("BS-PnP")
     figure, axes = new_figure(4, width=3.2)
     for ax, block in zip(axes, (AS_PUBLISHED, *TUNED), strict=True):
         blocks = (block, FROM_ZERO) if block == AS_PUBLISHED else (block,)
@@ -187,10 +187,13 @@ def draw(results: list[Any], settings: Settings) -> Any:
                 band(ax, x, curves(run), method, method, above_zero=True)
             else:
                 note_divergence(ax, method)
-        ax.axhline(boosting, color="0.6", linestyle=(0, (1, 1)), linewidth=1.2, label="BS-PnP")
-        ax.axhline(optimum, color="0.2", linestyle=":", linewidth=1.6, label="exact optimum")
+        if boosting is not None:
+            ax.axhline(boosting, color="0.6", linestyle=(0, (1, 1)), linewidth=1.2, label="BS-PnP")
+        if optimum is not None:
+            ax.axhline(optimum, color="0.2", linestyle=":", linewidth=1.6, label="exact optimum")
         # Random weights begin up to hundreds of times higher.
-        ax.set_ylim(0.9 * optimum, 1.3 * boosting)
+        if optimum is not None and boosting is not None:
+            ax.set_ylim(0.9 * optimum, 1.3 * boosting)
         finish(ax, "iterations", "test loss" if ax is axes[0] else "", f"{runs[0]['data']}, {block}")
     return figure
 

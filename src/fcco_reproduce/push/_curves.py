@@ -121,6 +121,8 @@ def _best(found: dict[float, Row]) -> float | None:
 
 
 def _sentence(found: dict[float, Row], best: float | None) -> str:
+    if not found:
+        return "not run."
     lost = ", ".join(f"{row['diverged']} at {gamma}" for gamma, row in found.items() if row["diverged"])
     tail = f" Runs that diverge: {lost}." if lost else " No run diverges."
     if best is None:
