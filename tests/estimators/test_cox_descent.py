@@ -83,3 +83,9 @@ def test_a_pass_that_makes_it_worse_is_taken_back():
     model.fit(x, columns(time, event))
     assert all(np.diff(model.loss_curve_) <= 0)
     assert -model.log_likelihood_ / event.sum() == pytest.approx(model.loss_curve_[-1])
+
+
+def test_steps_too_short_to_move_are_warned_of():
+    x, time, event = make_data()
+    with pytest.warns(ConvergenceWarning, match=r"have hardly moved.*raise learning_rate=1e-09"):
+        CoxRegressor(method="sox", learning_rate=1e-9, random_state=0).fit(x, columns(time, event))

@@ -70,7 +70,16 @@ def test_a_rate_that_was_given_is_kept(data):
     """At 1e-9 nothing moves, and no other rate is looked for."""
     x, y = data
     ranker = PNormPushClassifier(method="soap", learning_rate=1e-9, random_state=0)
-    assert np.abs(ranker.fit(x, y).coef_).max() < 1e-6
+    with pytest.warns(ConvergenceWarning, match="have hardly moved from the start.*; raise learning_rate=1e-09"):
+        assert np.abs(ranker.fit(x, y).coef_).max() < 1e-6
+
+
+def test_a_fit_that_begins_at_a_minimum_is_not_warned_of(data):
+    """Nothing moves at 1e-9, but no other rate would gain anything either."""
+    x, y = data[0][:, :3], data[1]
+    ranker = PNormPushClassifier(warm_start=True, learning_rate=1e-9, random_state=0).fit(x, y)
+    before = ranker.coef_
+    np.testing.assert_allclose(ranker.set_params(method="sox").fit(x, y).coef_, before, rtol=1e-5)
 
 
 class Trials:

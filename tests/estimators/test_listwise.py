@@ -257,6 +257,8 @@ def test_refuses(data):
         ListwiseRanker("ndcg", surrogate="exp").fit(x, y)
     with pytest.raises(ValueError, match="k must be"):
         ListwiseRanker(k=0).fit(x, y)
+    with pytest.raises(ValueError, match="inner_batch must be at least 2; got 1"):
+        ListwiseRanker(method="sox", inner_batch=1).fit(x, y, qid=query)
     with pytest.raises(ValueError, match="qid must have one query for each of the 442 rows of X; got 3"):
         ListwiseRanker().fit(x, y, qid=[1, 2, 3])
     with pytest.raises(ValueError, match=r"qid must .*; got (inf|nan) at position 2"):

@@ -71,7 +71,7 @@ def test_agrees_with_lifelines(name):
         ({"alpha": -1.0}, r"alpha must be finite and at least 0.0; got -1.0"),
         ({"gamma": 0.0}, "gamma .*got 0.0"),
         ({"beta": 1.5}, "beta .*got 1.5"),
-        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
+        ({"batch_size": 1, "method": "sox"}, "batch_size must be at least 2; got 1"),
         ({"max_iter": 0}, "max_iter must be at least 1; got 0"),
         ({"tol": -1.0}, "tol, if not None, must be finite and at least 0.0; got -1.0"),
         ({"learning_rate": 0.0}, "learning_rate.* above 0.0; got 0.0"),

@@ -114,6 +114,12 @@ class Descent:
         if self._moved and not self.value < self._begun_at:
             warn_user(f"{self.progress.name}: no pass improved on the start; lower learning_rate, or gamma")
             return
+        if self.settled and not self._auto and self._hardly_moves():
+            warn_user(
+                f"{self.progress.name}: the coefficients have hardly moved from the start, where larger steps lower "
+                f"the objective; raise learning_rate={self.rate:g}"
+            )
+            return
         outwards = self.steps.alpha == 0.0 and self._falls_outwards()
         if not self.settled:
             self.progress.warn_unsettled(outwards=outwards)
@@ -123,6 +129,11 @@ class Descent:
     def _falls_outwards(self) -> bool:
         """Whether the objective is clearly lower at twice the coefficients."""
         return bool(self.w.any()) and self.steps.value(2.0 * self.w) < self.value - self.progress.enough(self.value)
+
+    def _hardly_moves(self) -> bool:
+        """Whether passes gained no more than those that end a run, and a trial of another rate gains more."""
+        little = 10.0 * self.progress.enough(self._begun_at)
+        return self._begun_at - self.value <= little and self._try(self._choose_rate()) < self._begun_at - little
 
     def _start(self) -> LinearState:
         return self.steps.start(self.w, int(self.random.randint(2**31 - 1)))

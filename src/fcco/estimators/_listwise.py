@@ -74,7 +74,7 @@ class ListwiseRanker(LinearRanker):
     outer_batch : int, default=8
         Queries of a batch.
     inner_batch : int, default=32
-        Largest number of items of a query in a batch. If no list is longer, inner values are exact, and "bsgd" is the
+        Largest number of items of a query in a batch, at least 2, as they are compared with each other. If no list is longer, inner values are exact, and "bsgd" is the
         stochastic method to choose.
     {shared parameters}
 
@@ -137,6 +137,7 @@ class ListwiseRanker(LinearRanker):
         check_choice(self.objective, "objective", OBJECTIVES)
         check_choice(self.surrogate, "surrogate", get_args(RankSurrogate))
         check_number(self.margin, "margin", at_least=0.0)
+        whole_number("inner_batch", self.inner_batch, 2)  # an item alone has nothing to be compared with
         if self.k is not None:
             whole_number("k", self.k)
 

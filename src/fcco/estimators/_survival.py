@@ -94,7 +94,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     gamma, beta : float, default=0.7, 0.1
         Rates, in (0, 1], of the table of inner estimates and of the gradient's moving average.
     batch_size : int, default=64
-        Rows of a batch of descent.
+        Number of rows in a batch of descent, at least 2, as the rows of a batch are compared with each other.
     max_iter : int, default=100
         Iterations of Newton's method, or passes over the data, at most.
     tol : float or None, default=None
@@ -295,7 +295,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         return self.method == "exact"
 
     def _check_parameters(self) -> None:
-        check_parameters(self, batch_size=1)
+        check_parameters(self, batch_size=2)  # a row alone has nothing to be compared with
         check_choice(self.ties, "ties", get_args(Ties))
         if self.ties != "breslow" and not self._exact:
             raise ValueError(f"method={self.method!r} has Breslow's ties only; got ties={self.ties!r}")
