@@ -25,7 +25,9 @@ _LARGEST_GRADIENT = 2.0**64
 
 
 class NotFiniteError(ValueError):
-    """A value is not finite, or a gradient is about to overflow: ``name[place]`` is ``value``. No state has changed.
+    """A value is not finite, or a gradient is about to overflow: ``name[place]`` is ``value``.
+
+    No state has changed.
 
     Parameters
     ----------

@@ -196,7 +196,13 @@ class CoupledLoss(nn.Module):
         self.memory = None if memory is None else OutputMemory(memory, self.dim)
 
     def extra_repr(self) -> str:
-        """Return the outer function, the rule and the initial value."""
+        """Return the outer function, the rule and the initial value.
+
+        Returns
+        -------
+        str
+            What ``repr`` shows between the brackets.
+        """
         return f"outer={getattr(self.outer, '__name__', type(self.outer).__name__)}, rule={self.rule}, init={self.init}"
 
     def forward(
@@ -209,7 +215,7 @@ class CoupledLoss(nn.Module):
         previous: Tensor | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        """Return the loss of a batch. In training, this is a step of the table.
+        """Return the loss of a batch, which in training is a step of the table.
 
         Parameters
         ----------

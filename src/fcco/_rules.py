@@ -26,7 +26,9 @@ Gamma = float | Callable[..., float | Tensor]
 
 
 class Batch:
-    """What a rule is told about a step. Repeated rows are averaged already.
+    """What a rule is told about a step.
+
+    Repeated rows are averaged already.
 
     Parameters
     ----------
@@ -67,9 +69,10 @@ def is_per_row(gamma: Gamma) -> bool:
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Base class of all rules. A rule of your own is a frozen dataclass with ``rate`` and ``update``.
+    """Base class of all rules.
 
-    ``update`` must not change its arguments in place: they belong to the caller and to the table.
+    A rule of your own is a frozen dataclass with ``rate`` and ``update``. ``update`` must not change its
+    arguments in place: they belong to the caller and to the table.
 
     The class variables say what a rule needs from the table and from the caller:
 
@@ -192,7 +195,20 @@ class SOX(_MovingAverage):
         return self.safeguard
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the moving averages, and the rows before the update; see :meth:`Rule.update`."""
+        """Return the moving averages, and the rows before the update.
+
+        Parameters
+        ----------
+        old : Tensor of shape (B1,) or (B1, dim)
+            What the rows of the batch hold.
+        batch : Batch
+            The estimates that the rows meet, and the rate of this step.
+
+        Returns
+        -------
+        new, at : Tensor
+            The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
+        """
         new = batch.space.mix(old, batch.estimate, batch.rate)
         # Even without the safeguard, g / u must be a number; the gradient is one too if f has a slope at 0.
         floor = batch.rate if self.safeguard else _TINY
@@ -224,7 +240,20 @@ class SOAP(_MovingAverage):
     bounded = True
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the moving averages, at which f is differentiated too; see :meth:`Rule.update`."""
+        """Return the moving averages, at which f is differentiated too.
+
+        Parameters
+        ----------
+        old : Tensor of shape (B1,) or (B1, dim)
+            What the rows of the batch hold.
+        batch : Batch
+            The estimates that the rows meet, and the rate of this step.
+
+        Returns
+        -------
+        new, at : Tensor
+            The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
+        """
         new = batch.space.mix(old, batch.estimate, batch.rate)
         return new, new
 
@@ -243,6 +272,15 @@ class SCGD(SOAP):
     References
     ----------
     Wang, Fang and Liu, *Stochastic Compositional Gradient Descent*, Math. Programming 2017.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> loss_fn = fcco.CoupledLoss(torch.square, n=3, rule=SCGD(gamma=0.5))
+    >>> for inner in ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]):  # of all three rows
+    ...     _ = loss_fn(torch.tensor(inner), torch.tensor([0, 2]))
+    >>> loss_fn.table.u
+    tensor([2., 2., 2.])
     """
 
     all_rows: ClassVar[bool] = True
@@ -260,6 +298,15 @@ class NASA(SCGD):
     References
     ----------
     Ghadimi, Ruszczynski and Wang, *A Single Timescale Stochastic Approximation Method*, SIAM J. Optim. 2020.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> w = torch.nn.Parameter(torch.ones(1))
+    >>> optimizer = fcco.optim.MovingAverageSGD([w], lr=0.5, beta=METHODS["NASA"].beta(0.1))
+    >>> loss_fn = fcco.CoupledLoss(torch.square, n=3, rule=NASA(gamma=0.5))
+    >>> loss_fn(w * torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2])).backward()
+    >>> optimizer.step()
     """
 
 
@@ -286,6 +333,14 @@ class MOAP(_MovingAverage):
     References
     ----------
     Wang et al., *Momentum Accelerates the Convergence of Stochastic AUPRC Maximization*, AISTATS 2022.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> loss_fn = fcco.CoupledLoss(torch.square, n=3, rule=MOAP(gamma=0.5))
+    >>> value = loss_fn(torch.tensor([1.0, 2.0]), torch.tensor([0, 2]))
+    >>> loss_fn.table.u  # 0.5 * 3/2 * g
+    tensor([0.7500, 0.0000, 1.5000])
     """
 
     gamma: Gamma = 0.1
@@ -299,7 +354,20 @@ class MOAP(_MovingAverage):
             raise ValueError(f"MOAP decays all rows at one rate, so gamma cannot differ by row: got {self.gamma!r}")
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the moving averages with estimates times n / B1; see :meth:`Rule.update`."""
+        """Return the moving averages with estimates times n / B1.
+
+        Parameters
+        ----------
+        old : Tensor of shape (B1,) or (B1, dim)
+            What the rows of the batch hold.
+        batch : Batch
+            The estimates that the rows meet, and the rate of this step.
+
+        Returns
+        -------
+        new, at : Tensor
+            The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
+        """
         new = batch.space.mix(old, batch.space.scale(batch.estimate, batch.coverage), batch.rate)
         return new, new
 
@@ -311,6 +379,15 @@ class BSGD(Rule):
     References
     ----------
     Hu et al., *Biased Stochastic First-Order Methods for Conditional Stochastic Optimization*, NeurIPS 2020.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> loss_fn = fcco.CoupledLoss(torch.square, n=3, rule=BSGD())
+    >>> inner = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> loss_fn(inner, torch.tensor([0, 2])).backward()
+    >>> inner.grad  # 2 g / B1, whatever came before
+    tensor([1., 2.])
     """
 
     bounded = True
@@ -320,7 +397,20 @@ class BSGD(Rule):
         return 1.0
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the estimates themselves; see :meth:`Rule.update`."""
+        """Return the estimates themselves.
+
+        Parameters
+        ----------
+        old : Tensor of shape (B1,) or (B1, dim)
+            What the rows of the batch hold.
+        batch : Batch
+            The estimates that the rows meet, and the rate of this step.
+
+        Returns
+        -------
+        new, at : Tensor
+            The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
+        """
         return batch.estimate, batch.estimate
 
 
@@ -344,6 +434,15 @@ class MSVR(_MovingAverage):
     ----------
     Jiang et al., *Multi-block-Single-probe Variance Reduced Estimator*, NeurIPS 2022; SONX (2023) and ALEXR (2023)
     share the term.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> loss_fn = fcco.CoupledLoss(torch.square, n=1, rule=MSVR(gamma=0.1, kappa=1.0))
+    >>> for now, before in [(1.0, 1.0), (3.0, 1.0)]:
+    ...     _ = loss_fn(torch.tensor([now]), torch.tensor([0]), previous=torch.tensor([before]))
+    >>> loss_fn.table.u  # 0.9 * 1 + 0.1 * 3 + (3 - 1)
+    tensor([3.2000])
     """
 
     gamma: Gamma = 0.1
@@ -357,7 +456,20 @@ class MSVR(_MovingAverage):
             raise ValueError(f"kappa must be a finite number >= 0; got {self.kappa!r}")
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the corrected moving averages; see :meth:`Rule.update`."""
+        """Return the corrected moving averages.
+
+        Parameters
+        ----------
+        old : Tensor of shape (B1,) or (B1, dim)
+            What the rows of the batch hold.
+        batch : Batch
+            The estimates that the rows meet, and the rate of this step.
+
+        Returns
+        -------
+        new, at : Tensor
+            The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
+        """
         assert batch.previous is not None
         new = PLAIN.mix(old, batch.estimate, batch.rate) + self.kappa * (batch.estimate - batch.previous)
         return new, new
@@ -384,6 +496,15 @@ class SCENT(Rule):
     References
     ----------
     Wei et al., *A Geometry-Aware Efficient Algorithm for Compositional Entropic Risk Minimization*, 2026.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> loss_fn = fcco.CoupledLoss(torch.exp, n=2, rule=SCENT(alpha=1.0), log=True)
+    >>> for g in (torch.tensor([1.0, 10.0]), torch.tensor([2.0, 20.0])):
+    ...     _ = loss_fn(g.log(), torch.tensor([0, 1]))
+    >>> loss_fn.table.u.exp()  # gamma is 1/2 in the first row, and 10/11 in the second
+    tensor([ 1.5000, 19.0909])
     """
 
     alpha: Gamma = 1.0
@@ -398,12 +519,43 @@ class SCENT(Rule):
         return self.alpha
 
     def check_rate(self, rate: Rate) -> Rate:
-        """Refuse a step size, or step sizes, that are not positive and finite; see :meth:`Rule.check_rate`."""
+        """Refuse a step size, or step sizes, that are not positive and finite.
+
+        Parameters
+        ----------
+        rate : float or Tensor
+            The step size, or one for each row.
+
+        Returns
+        -------
+        float or Tensor
+            The same step size.
+
+        Raises
+        ------
+        ValueError
+            If a step size is not positive and finite.
+        TypeError
+            If the step size is neither a number nor a tensor.
+        """
         check_rate("alpha", "SCENT", rate, largest=torch.finfo(torch.float32).max)
         return rate
 
     def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the rows after a step of mirror descent; see :meth:`Rule.update`."""
+        """Return the rows after a step of mirror descent.
+
+        Parameters
+        ----------
+        old : Tensor of shape (B1,) or (B1, dim)
+            What the rows of the batch hold.
+        batch : Batch
+            The estimates that the rows meet, and the rate of this step.
+
+        Returns
+        -------
+        new, at : Tensor
+            The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
+        """
         scaled, zero = batch.space.scale, old.new_zeros(())
         old = torch.where(old == -math.inf, batch.estimate, old)
         gain = torch.logaddexp(zero, scaled(batch.estimate, batch.rate)) - torch.logaddexp(

@@ -164,7 +164,13 @@ class InnerTable(nn.Module):
             self.register_buffer("log_decay_at_write", _zeros((self.n,), torch.float64, device))
 
     def extra_repr(self) -> str:
-        """Return n, dim and log."""
+        """Return n, dim and log.
+
+        Returns
+        -------
+        str
+            What ``repr`` shows between the brackets.
+        """
         return f"n={self.n}, dim={self.dim}, log={self.log}"
 
     @property
@@ -318,12 +324,14 @@ class InnerTable(nn.Module):
         where: Tensor | None = None,
         seen: Seen | None = None,
     ) -> None:
-        """Set ``rows`` (None: all rows) to ``values``, as one step. A row that appears twice must have one value.
+        """Set ``rows`` to ``values``, as one step.
+
+        A row that appears twice must have one value.
 
         Parameters
         ----------
         rows : Tensor | None
-            [B1], or None.
+            [B1]; None stands for all rows.
         values : Tensor
             [B1] or [B1, dim].
         rate : Rate, default 0.0
@@ -392,11 +400,23 @@ class InnerTable(nn.Module):
         return super()._apply(keep_precision, recurse)
 
     def get_extra_state(self) -> Tensor:
-        """Return what the rows are, as JSON in a tensor of bytes."""
+        """Return what the rows are, as JSON in a tensor of bytes.
+
+        Returns
+        -------
+        Tensor
+            The bytes, as every format of checkpoints can hold a tensor.
+        """
         return pack_identity(self)
 
     def set_extra_state(self, state: Tensor | None) -> None:
-        """Do nothing: the state was compared before any buffer changed."""
+        """Do nothing: the state was compared before any buffer changed.
+
+        Parameters
+        ----------
+        state : Tensor or None
+            What :meth:`get_extra_state` returned.
+        """
 
     def _load_from_state_dict(
         self,

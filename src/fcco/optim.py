@@ -81,7 +81,19 @@ class MovingAverageSGD(Optimizer):
         super().__init__(params, {"lr": lr, "beta": beta, "weight_decay": weight_decay, "projection": projection})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group. Options that it does not name have the values given to the optimizer."""
+        """Add a parameter group.
+
+        Parameters
+        ----------
+        param_group : dict
+            The parameters, as ``"params"``, and options. Those that it does not name have the values given to the
+            optimizer.
+
+        Raises
+        ------
+        ValueError
+            If an option is outside its range.
+        """
         group = {**self.defaults, **param_group}
         if not group["lr"] >= 0:
             raise ValueError(f"lr must be >= 0; got {group['lr']!r}")
@@ -94,7 +106,13 @@ class MovingAverageSGD(Optimizer):
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages and the options, without the projections."""
+        """Return the averages and the options, without the projections.
+
+        Returns
+        -------
+        dict
+            The state, as of any optimizer of ``torch.optim``.
+        """
         # A checkpoint with a function in it could not be loaded with weights_only=True.
         state = super().state_dict()
         for group in state["param_groups"]:
@@ -102,7 +120,13 @@ class MovingAverageSGD(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a ``state_dict``. The projections remain those of this optimizer."""
+        """Continue from a saved state, with the projections of this optimizer.
+
+        Parameters
+        ----------
+        state_dict : dict
+            What :meth:`state_dict` returned.
+        """
         projections = [group["projection"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, projection in zip(self.param_groups, projections, strict=True):

@@ -32,7 +32,7 @@ def _check_gamma(name: str, gamma: float) -> None:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same gamma at every step. A plain float has the same meaning.
+    """The same gamma at every step, like a plain float.
 
     Parameters
     ----------

@@ -72,7 +72,13 @@ class Job:
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def run(self) -> Any:
-        """Run the job and return its result in the form in which it is read from a file."""
+        """Run the job and return its result in the form in which it is read from a file.
+
+        Returns
+        -------
+        object
+            The result, of types that JSON has.
+        """
         with _one_thread():
             return json.loads(json.dumps(self.function(**self.settings, **self.place)))
 
@@ -99,6 +105,11 @@ def run_jobs(
         A stream for the progress. None shows none.
     any_code : bool
         Whether a result of the file also counts if other code made it. :func:`sources` tells which did.
+
+    Returns
+    -------
+    list
+        The result of each job.
 
     Raises
     ------

@@ -157,6 +157,11 @@ class Study:
         changes : sequence of Path
             Files whose settings override the shipped ones. Only the experiments that they change are then returned.
 
+        Returns
+        -------
+        tuple of Experiment
+            The experiments.
+
         Raises
         ------
         ValueError
@@ -196,9 +201,30 @@ def run_study(
 ) -> list[Finding]:
     """Run experiments and write ``cache.jsonl``, and a CSV and an SVG file of each, to ``out``.
 
-    With ``stored``, that file stands in the place of ``cache.jsonl``, and its results count whatever code made them.
-    With ``run=False`` no job runs: experiments are judged by what is stored, and one that lacks a result has
-    ``holds=None``, as have the findings of the scale "quick", which prove nothing.
+    Parameters
+    ----------
+    experiments : sequence of Experiment
+        The experiments.
+    scale : Scale
+        How much to compute.
+    out : Path
+        The folder to write to, which is made if it does not exist.
+    workers : int
+        The number of processes.
+    progress : TextIO or None
+        A stream for the progress. None shows none.
+    figures : bool
+        Whether to draw the figures.
+    stored : Path or None
+        A file of results that is used instead of ``cache.jsonl``. Its results count whatever code made them.
+    run : bool
+        Whether to run jobs. If not, experiments are judged by what is stored.
+
+    Returns
+    -------
+    list of Finding
+        The outcome of each experiment. It has ``holds=None`` if a result is not stored and may not be computed, and at
+        the scale "quick", which proves nothing.
 
     Raises
     ------

@@ -294,6 +294,15 @@ def advise(
     ------
     ValueError
         Less than one visit, fewer than four batches, or no parameter has a gradient.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> x, rows = torch.linspace(-1, 1, 8), torch.arange(8)
+    >>> w, loss_fn = torch.nn.Parameter(torch.ones(())), fcco.losses.AveragePrecisionLoss.from_targets(rows % 2)
+    >>> evaluate = lambda loss_fn, rows: loss_fn(w * x[rows], rows % 2, rows)
+    >>> advise(loss_fn, evaluate, [rows[:4], rows[4:]] * 4, [w], visits=20, draws=8).gamma
+    0.7
     """
     if not (math.isfinite(visits) and visits >= 1):
         raise ValueError(f"visits must be a finite number, at least 1; got {visits!r}")

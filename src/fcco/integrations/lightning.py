@@ -54,7 +54,22 @@ class TableCallback(Callback):
         self.monitors: dict[str, Monitor] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the losses."""
+        """Find the losses.
+
+        Parameters
+        ----------
+        trainer : Trainer
+            The trainer.
+        pl_module : LightningModule
+            The module that it trains.
+        stage : str
+            ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+
+        Raises
+        ------
+        ValueError
+            If there is no loss with a table, or if one of ``losses`` is a part of the module.
+        """
         inside = {name: module for name, module in pl_module.named_modules() if isinstance(module, CoupledLoss)}
         for name, loss in self.losses.items():
             loss.to(pl_module.device)
@@ -70,12 +85,28 @@ class TableCallback(Callback):
             self.monitors = {name: Monitor(loss) for name, loss in {**named, **self.losses}.items()}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the losses to where the module is by now."""
+        """Take the losses to where the module is by now.
+
+        Parameters
+        ----------
+        trainer : Trainer
+            The trainer.
+        pl_module : LightningModule
+            The module that it trains.
+        """
         for loss in self.losses.values():
             loss.to(pl_module.device)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the samplers the epoch."""
+        """Tell the samplers the epoch.
+
+        Parameters
+        ----------
+        trainer : Trainer
+            The trainer.
+        pl_module : LightningModule
+            The module that it trains.
+        """
         loaders = trainer.fit_loop._combined_loader
         for loader in loaders.flattened if loaders is not None else ():
             for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
@@ -86,7 +117,21 @@ class TableCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the reports."""
+        """Log the reports.
+
+        Parameters
+        ----------
+        trainer : Trainer
+            The trainer.
+        pl_module : LightningModule
+            The module that it trains.
+        outputs : Any
+            What the training step returned, which is not used.
+        batch : Any
+            The batch, which is not used.
+        batch_idx : int
+            Its number, which is not used.
+        """
         if not self.monitors or trainer.global_step % self.every:
             return
         for name, monitor in self.monitors.items():
@@ -94,15 +139,37 @@ class TableCallback(Callback):
             pl_module.log_dict({f"fcco/{name}/{figure}": value for figure, value in figures if figure != "step"})
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stop watching; ``monitors`` keep what they saw."""
+        """Stop watching; ``monitors`` keep what they saw.
+
+        Parameters
+        ----------
+        trainer : Trainer
+            The trainer.
+        pl_module : LightningModule
+            The module that it trains.
+        stage : str
+            ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+        """
         for monitor in self.monitors.values():
             monitor.close()
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """The tables of the losses given by name, whole; Lightning calls this on all ranks."""
+        """Return the tables of the losses given by name, whole; Lightning calls this on all ranks.
+
+        Returns
+        -------
+        dict
+            The state of each loss, by its name.
+        """
         return {name: full_state_dict(loss) for name, loss in self.losses.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from the tables saved."""
+        """Continue from the tables saved.
+
+        Parameters
+        ----------
+        state_dict : dict
+            What :meth:`state_dict` returned.
+        """
         for name, loss in self.losses.items():
             loss.load_state_dict(state_dict[name])

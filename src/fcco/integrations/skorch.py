@@ -78,6 +78,20 @@ class TableNet(NeuralNet):
     def fit(self, X: Any, y: Any = None, **fit_params: Any) -> TableNet:  # noqa: N803 (scikit-learn's name)
         """Fit to data X with targets y.
 
+        Parameters
+        ----------
+        X : array-like or Dataset
+            The data, as skorch takes it.
+        y : array-like of shape (n,)
+            The targets, from which the loss is made.
+        **fit_params
+            Passed on to the module.
+
+        Returns
+        -------
+        TableNet
+            This net.
+
         Raises
         ------
         ValueError
@@ -94,19 +108,60 @@ class TableNet(NeuralNet):
         return self
 
     def initialize_criterion(self) -> TableNet:
-        """Make the loss for the targets of this fit."""
+        """Make the loss for the targets of this fit.
+
+        Returns
+        -------
+        TableNet
+            This net.
+
+        Raises
+        ------
+        ValueError
+            If ``fit`` has not been called.
+        """
         if not hasattr(self, "target_"):
             raise ValueError("the loss is made from targets: call fit rather than initialize")
         self.criterion_ = self.criterion.from_targets(self.target_, **self.get_params_for("criterion"))
         return self
 
     def get_loss(self, y_pred: Tensor, y_true: dict[str, Tensor], X: Any = None, training: bool = False) -> Tensor:  # noqa: N803
-        """The loss of a batch."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        y_pred : Tensor of shape (B,) or (B, 1)
+            What the module returned.
+        y_true : dict of str to Tensor
+            The targets and their rows, as :class:`IndexedDataset` has them.
+        X : object, optional
+            The data of the batch, which is not used.
+        training : bool, default False
+            Whether this is a training step, which is not used: the loss knows its mode.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         scores = y_pred.squeeze(1) if y_pred.dim() == 2 else y_pred
         return self.criterion_(scores, y_true["target"], y_true["index"])
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
-        """Batches, by the sampler in training if there is one."""
+        """Return the batches, which ``sampler`` draws in training if there is one.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            The data to iterate over.
+        training : bool, default False
+            Whether the batches are for training.
+
+        Returns
+        -------
+        iterable
+            The batches.
+        """
         if not training or self.sampler is None:
             return super().get_iterator(dataset, training=training)
         return self.iterator_train(dataset, batch_sampler=self.sampler(self.target_))

@@ -288,16 +288,34 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """Return the settings, and how far training has come."""
+        """Return the settings, and how far training has come.
+
+        Returns
+        -------
+        str
+            What ``repr`` shows between the brackets.
+        """
         phase = "cross entropy and average precision" if self.switched else "cross entropy"
         return f"switch={self.switch}, blend={self.blend:g}, temperature={self.temperature:g}, now: {phase}"
 
     def get_extra_state(self) -> Tensor:
-        """Return the counters, as a tensor, so that every format of checkpoints can hold them."""
+        """Return the counters, as a tensor, so that every format of checkpoints can hold them.
+
+        Returns
+        -------
+        Tensor
+            The counters, in float64.
+        """
         return torch.tensor([float(self.switched), *self._progress.values()], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Continue from saved counters."""
+        """Continue from saved counters.
+
+        Parameters
+        ----------
+        state : Tensor
+            What :meth:`get_extra_state` returned.
+        """
         switched, *counters = state.tolist()
         self.switched = bool(switched)
         self._progress = dict(zip(self._progress, counters, strict=True))

@@ -117,7 +117,9 @@ def gather(*tensors: Tensor, group: Any = None) -> tuple[Tensor, ...]:
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:
-    """Return a copy of ``state_dict`` on the CPU, with sharded tables whole. All ranks must call it together.
+    """Return a copy of ``state_dict`` on the CPU, with sharded tables whole.
+
+    All ranks must call it together.
 
     Parameters that ``fully_shard`` has divided are whole as well. The result is the ``state_dict`` of the same module
     in one process: call ``torch.save`` on one rank, and load it with ``torch.load(..., weights_only=True)`` and

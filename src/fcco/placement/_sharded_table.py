@@ -41,7 +41,13 @@ class ShardedTable(nn.Module):
         self._held = (table.part(self.first, self.lengths[group.rank]),)
 
     def extra_repr(self) -> str:
-        """Return n, dim and log, and which rank this is."""
+        """Return n, dim and log, and which rank this is.
+
+        Returns
+        -------
+        str
+            What ``repr`` shows between the brackets.
+        """
         return f"n={self.n}, dim={self.dim}, log={self.log}, rank {self.group.rank} of {self.group.size}"
 
     @property

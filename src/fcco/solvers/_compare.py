@@ -53,7 +53,9 @@ class Trials:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What :func:`fcco.solvers.compare` returns. Printing it prints the table.
+    """What :func:`fcco.solvers.compare` returns.
+
+    Printing it prints the table.
 
     Attributes
     ----------

@@ -21,8 +21,8 @@ class KnownProblem(Problem):
         The constants and ``mu`` are valid where ``|w| <= radius``. With None, they are valid everywhere.
     mu : float, optional
         Modulus of strong convexity in that ball, or None if F is not known to be strongly convex.
-    **fields
-        The fields of :class:`Problem`.
+    n, inner, outer, start, dim, log, exact_inner, objective, optimum, constants, name
+        As in :class:`Problem`.
     """
 
     radius: float | None = None

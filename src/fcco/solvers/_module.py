@@ -39,7 +39,9 @@ class ModuleProblem(Problem):
     Attributes
     ----------
     module : torch.nn.Module
-        The module. The other attributes are those of :class:`Problem`.
+        The module.
+    n, inner, outer, start, dim, log, exact_inner, objective, optimum, constants, name
+        As in :class:`Problem`.
     """
 
     module: nn.Module

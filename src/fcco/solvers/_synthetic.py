@@ -36,7 +36,7 @@ def pseudo_huber(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> KnownProblem:
-    r"""Rounded cones around n centres, composed with a smooth Lipschitz function. All constants are exact.
+    r"""Rounded cones around n centres, composed with a smooth Lipschitz function, with exact constants.
 
     .. math::
         g_i(w) = \sqrt{1 + \|w - c_i\|^2} - b_i, \qquad

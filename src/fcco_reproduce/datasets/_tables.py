@@ -54,7 +54,9 @@ def _libsvm(path: str, features: int, published: tuple[str, ...], classes: tuple
 
 
 def load_ijcnn1(part: str = "train") -> Classification:
-    """Load ijcnn1, the problem of the IJCNN 2001 challenge: 22 features, 9.7% of class 1. Rows are a time series.
+    """Load ijcnn1, the problem of the IJCNN 2001 challenge: 22 features, 9.7% of class 1.
+
+    Rows are a time series.
 
     Parameters
     ----------
