@@ -1,5 +1,6 @@
 """Rules of one's own: what the engine asks of ``update``, and that a mistake changes nothing."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,3 +54,18 @@ def test_no_gradient_flows_into_a_rule():
     assert scale.grad is None
     assert inner.grad.tolist() == [0.5, 0.25]
     assert not loss_fn.table.u.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("rate", "error"), [*((bad, ValueError) for bad in (5.0, 0, -1.0, math.nan)), (None, TypeError)]
+)
+def test_the_rate_of_a_rule_is_checked(rate, error):
+    """A rule of one's own need not check it."""
+
+    @dataclass(frozen=True)
+    class Mine(Returning):
+        rate = None
+
+    Mine.rate = rate
+    with pytest.raises(error, match=f"gamma of Mine must be .*; got {rate!r}"):
+        fcco.CoupledLoss(torch.log, 3, rule=Mine(lambda old, batch: (old, old)))

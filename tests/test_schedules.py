@@ -112,6 +112,13 @@ def test_refuses_rates_that_are_no_numbers(gamma):
         fcco.SOX(gamma=gamma)
 
 
+def test_rates_of_rows_need_the_attribute():
+    loss_fn = fcco.CoupledLoss(torch.log, 4, rule=fcco.SOX(lambda visits: torch.ones(3)))
+    with pytest.raises(ValueError, match=r"must return one rate; got a tensor of shape \[3\].*per_row = True"):
+        loss_fn(torch.ones(3), [0, 1, 2])
+    assert loss_fn.table.step == 0
+
+
 def test_rules_are_frozen():
     with pytest.raises(AttributeError):
         fcco.SOX(0.1).gamma = 0.2

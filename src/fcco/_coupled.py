@@ -88,7 +88,7 @@ class CoupledLoss(nn.Module):
     Raises
     ------
     ValueError
-        The rule is not defined in this space, or ``init`` does not suit it.
+        The rule is not defined in this space, its rate is out of range, or ``init`` does not suit it.
 
     Notes
     -----
@@ -158,6 +158,8 @@ class CoupledLoss(nn.Module):
             raise TypeError(f"rule must be an instance of a rule such as fcco.SOX(gamma=0.1); got {rule!r}")
         if rule.log is not None and rule.log != log:
             raise ValueError(f"{type(rule).__name__} is defined for log={rule.log} only")
+        if not callable(rule.rate):
+            rule.check_rate(rule.rate)
         self.outer = outer
         self.rule = rule
         self.init = _resolve_init(init, rule, log)
@@ -756,8 +758,8 @@ class CoupledLoss(nn.Module):
             self.rule.check_rate(rates)
             return as_column(rates, table.u)
         if reads_are_free(table.step):
-            return self.rule.check_rate(float(schedule(int(table.step))))
-        rate = schedule(table.step.to(dtype))
+            return self.rule.check_rate(float(_single(schedule(int(table.step)))))
+        rate = _single(schedule(table.step.to(dtype)))
         return self.rule.check_rate(rate.detach() if isinstance(rate, Tensor) else rate)
 
     def _f(self, u: Tensor, rows: Tensor, sample: Any = None) -> Tensor:
@@ -781,6 +783,16 @@ def _resolve_init(init: float | None, rule: Rule, log: bool) -> float | None:
             f"init must be a finite value of g{', not negative in log space' if log else ''}; got {init!r}"
         )
     return init
+
+
+def _single(rate: Any) -> Any:
+    """Return what a schedule of the step returned; refuse several rates."""
+    if isinstance(rate, Tensor) and rate.numel() != 1:
+        raise ValueError(
+            f"a schedule of the step must return one rate; got a tensor of shape {shape_of(rate)}. A schedule with the "
+            "attribute per_row = True gets the number of visits of each row, and returns a rate for each"
+        )
+    return rate
 
 
 def _at_least_one(count: Rate) -> Rate:

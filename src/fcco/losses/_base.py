@@ -149,19 +149,19 @@ class Loss(nn.Module):
         self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False, memory: Memory | None = None
     ) -> None:
         super().__init__()
-        self._modules["coupled"] = CoupledLoss(outer, n, dim, rule=rule, log=log, memory=memory or 0)
-        self.coupled.outer_may_fail, self.coupled.estimates_read_recall = False, True
-        self.table.identity = {"kind": type(self).__name__}
-        if rule.all_rows:
+        if isinstance(rule, Rule) and rule.all_rows:
             raise ValueError(
                 f"rule {type(rule).__name__} needs estimates of all n rows, but a loss only estimates those of its "
                 "batch; use fcco.CoupledLoss"
             )
-        if rule.needs_previous:
+        if isinstance(rule, Rule) and rule.needs_previous:
             raise ValueError(
                 f"rule {type(rule).__name__} needs estimates at two sets of weights, but a loss only makes one; "
                 "use fcco.CoupledLoss"
             )
+        self._modules["coupled"] = CoupledLoss(outer, n, dim, rule=rule, log=log, memory=memory or 0)
+        self.coupled.outer_may_fail, self.coupled.estimates_read_recall = False, True
+        self.table.identity = {"kind": type(self).__name__}
 
     # Looking up a submodule as an attribute takes longer than many an operation of a step.
 
