@@ -158,6 +158,28 @@ def test_a_theorem_is_not_stretched(method, known, given, message):
         assert stage.lr == 0.1
 
 
+@pytest.mark.parametrize(
+    ("method", "known", "given"),
+    [
+        ("projected", {"diameter": 2.4}, {"projection": BALL}),
+        ("strongly-convex", {"diameter": 2.4, "c_r": 1.0}, {"regulariser": SquaredL2(0.1)}),
+    ],
+)
+def test_a_theorem_about_scalars_needs_a_scalar(method, known, given):
+    several = dataclasses.replace(exponential(dim=2)[0], constants=PROBLEM.constants)
+    with pytest.raises(ValueError, match=r"Theorem [57] needs a scalar g, dim=1; exponential has dim=2"):
+        stages_of(method, several, accuracy=Accuracy(0.1, **known), **given)
+
+
+def test_a_theorem_does_not_cover_the_safeguard():
+    logarithmic = dataclasses.replace(exponential(log=True)[0], constants=PROBLEM.constants)
+    accuracy = Accuracy(0.1, gap=GAP)
+    with pytest.raises(ValueError, match="Theorem 3 does not cover the safeguard in log space: give safeguard=False"):
+        stages_of("sox", logarithmic, accuracy=accuracy)
+    (stage,) = stages_of("sox", logarithmic, accuracy=accuracy, safeguard=False)
+    assert stage.steps == stages_of("sox", accuracy=accuracy)[0].steps
+
+
 @pytest.mark.parametrize("method", ["sox", "sox-boost", "projected", "strongly-convex"])
 def test_the_safeguard_can_be_turned_off(method):
     """In log space, SOX floors a row that is far below a new estimate. The paper does not."""

@@ -56,15 +56,27 @@ def warn_if_out_of_reach(problem: Problem, options: SolveOptions, accuracy: Accu
         )
 
 
-def _check_covered(theorem: str, options: SolveOptions, *arguments: str) -> None:
+def _check_covered(theorem: str, problem: Problem, options: SolveOptions, *arguments: str) -> None:
     """Raise if a theorem would choose rates for something that it does not cover."""
+    if problem.log and options.safeguard:
+        raise ValueError(
+            f"{theorem} does not cover the safeguard in log space: give safeguard=False, or the step sizes yourself"
+        )
     for argument in arguments:
         if getattr(options, argument) is not None:
             raise ValueError(f"{theorem} does not cover a {argument}: give the step sizes yourself, or no {argument}=")
 
 
+def _check_scalar(theorem: str, problem: Problem) -> None:
+    """Raise if g has several values, of which no monotone f is a convex function."""
+    if problem.dim != 1:
+        raise ValueError(
+            f"{theorem} needs a scalar g, dim=1; {problem.name} has dim={problem.dim}. Give the step sizes yourself"
+        )
+
+
 def choose_sox(problem: Problem, name: str, options: SolveOptions, accuracy: Accuracy) -> Parameters:
-    _check_covered("Theorem 3", options, "projection", "regulariser")
+    _check_covered("Theorem 3", problem, options, "projection", "regulariser")
     gap = _gap(problem, accuracy, 0.0)
     return theory.sox(_constants(problem, name), gap=gap, **_sizes(problem, options, accuracy))
 
@@ -76,7 +88,7 @@ def choose_stages(problem: Problem, name: str, options: SolveOptions, convexifie
             "sox-boost needs accuracy=Accuracy(epsilon, mu=...), or Accuracy(epsilon, radius=...) if F is only convex, "
             "or method=SOXBoost(stages)"
         )
-    _check_covered("Theorem 4", options, "projection", "regulariser")
+    _check_covered("Theorem 4", problem, options, "projection", "regulariser")
     chosen = theory.sox_boost(
         _constants(problem, name),
         gap=_gap(problem, accuracy, convexifier),
@@ -90,7 +102,8 @@ def choose_stages(problem: Problem, name: str, options: SolveOptions, convexifie
 def choose_projected(problem: Problem, name: str, options: SolveOptions, accuracy: Accuracy) -> Parameters:
     if accuracy.diameter is None:
         raise ValueError("projected needs Accuracy(diameter=...), the diameter of the set, for Theorem 5")
-    _check_covered("Theorem 5", options, "regulariser")
+    _check_scalar("Theorem 5", problem)
+    _check_covered("Theorem 5", problem, options, "regulariser")
     sizes = _sizes(problem, options, accuracy)
     return theory.projected(_constants(problem, name), diameter=accuracy.diameter, **sizes)
 
@@ -106,6 +119,8 @@ def choose_length(problem: Problem, name: str, options: SolveOptions, mu: float)
     for argument in ("lr", "gamma"):
         if getattr(options, argument) is not None:
             raise ValueError(f"Theorem 7 has a {argument} of its own: give steps= together with {argument}=")
+    _check_scalar("Theorem 7", problem)
+    _check_covered("Theorem 7", problem, options)
     steps = theory.strongly_convex_steps(
         _constants(problem, name),
         mu=mu,

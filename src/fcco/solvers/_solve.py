@@ -120,8 +120,8 @@ def solve(
         If an argument has the wrong type.
     ValueError
         If a value is out of range, if the method needs something that is neither given nor known, if the start is
-        outside the set, if a theorem does not cover the projection or the regulariser, if the run diverges, or if the
-        checkpoint is damaged or belongs to another run.
+        outside the set, if a theorem does not cover the problem, the projection, the regulariser or the safeguard, if
+        the run diverges, or if the checkpoint is damaged or belongs to another run.
     OSError
         If the checkpoint cannot be written.
     ImportError
