@@ -188,6 +188,16 @@ def test_refuses_the_checkpoint_of_another_run(name, tmp_path):
     assert checkpoint.read_bytes() == before
 
 
+def test_a_function_that_changed_is_told_by_the_value_that_differs(tmp_path):
+    run = partial(SOLVE, method="sox", **RATES, checkpoint=tmp_path / "run.pt")
+    run(PROBLEM, callback=stop_at(2))
+    other = dataclasses.replace(PROBLEM, outer=lambda u, index: PROBLEM.outer(u, index) + 1e-3 * (index == 5))
+    with pytest.raises(
+        ValueError, match=r"its inner and outer function is -0.2618036\d+ at position 13, not -0.26080361"
+    ):
+        run(other)
+
+
 @pytest.mark.parametrize("stages", [STAGES[:2], [*STAGES[:2], dataclasses.replace(STAGES[2], steps=3)]])
 def test_refuses_other_stages(stages, tmp_path):
     SOLVE(PROBLEM, BOOST, checkpoint=tmp_path / "run.pt", callback=stop_at(2))

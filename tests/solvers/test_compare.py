@@ -60,6 +60,14 @@ def test_estimating_all_rows_first_is_paid_for(problem):
     assert found.trials["sox"].solutions[0].inner_evaluations == 1600
 
 
+def test_only_methods_with_rows_to_estimate_pay_for_a_first_estimate(problem):
+    methods = {"sox": "sox", "moap": "moap", "bsgd": "bsgd", "in-batch": fcco.BSGD()}
+    options = OPTIONS | {"estimate_all": True, "lr": [0.1], "seeds": 1, "evaluations": 160}
+    found = compare(problem, methods, **options)
+    assert [trial.steps for trial in found.trials.values()] == [16, 20, 20, 20]
+    assert {trial.solutions[0].inner_evaluations for trial in found.trials.values()} == {160}
+
+
 def test_the_table(found):
     rows = found.table
     assert [row["excess"] for row in rows] == sorted(row["excess"] for row in rows)
@@ -76,6 +84,7 @@ def test_a_diverged_run_counts_as_infinite():
     assert trial.diverged == 2
     assert np.isinf(trial.excess).all()
     assert np.isnan(trial.lr)
+    assert trial.lr_at_end
     assert "inf" in str(found)
     found.plot()
 
@@ -83,7 +92,7 @@ def test_a_diverged_run_counts_as_infinite():
 def test_an_end_of_the_grid_is_flagged(problem):
     found = compare(problem, {"sox": "sox"}, **OPTIONS | {"lr": [1e-6, 1e-5]})
     assert found.trials["sox"].lr_at_end
-    assert not compare(problem, {"sox": "sox"}, **OPTIONS | {"lr": [0.1]}).trials["sox"].lr_at_end
+    assert compare(problem, {"sox": "sox"}, **OPTIONS | {"lr": [0.1]}).trials["sox"].lr_at_end
 
 
 def test_the_minimum_of_f_is_not_that_of_f_plus_r(problem):

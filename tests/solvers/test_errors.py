@@ -223,6 +223,53 @@ def test_a_last_step_to_infinity_is_not_returned():
     assert caught.value.__notes__ == ["after step 0 of bsgd on least squares: a smaller lr helps"]
 
 
+def test_weights_are_named_when_f_is_no_number():
+    """Not the inner values, which are the first to be checked in the next step."""
+    problem = dataclasses.replace(PROBLEM, outer=lambda u, _: (u - 1e9).sqrt())
+    with pytest.raises(
+        fcco.NotFiniteError, match=r"weights must be finite; got nan .* that of step 0 is not"
+    ) as caught:
+        fcco.solve(problem, **RATES)
+    assert caught.value.name == "weights"
+    assert caught.value.__notes__ == ["in step 1 of sox on least squares (the first step is 0)"]
+
+
+def test_divergence_asks_for_a_smaller_lr():
+    with pytest.raises(ValueError, match=r"after step \d: step \d diverged, which a smaller lr prevents\n"):
+        fcco.solve(PROBLEM, **{**RATES, "method": "bsgd", "beta": 1.0, "lr": 1e200})
+
+
+@pytest.mark.parametrize("outer", [lambda u, _: u.detach(), lambda u, _: torch.ones_like(u)])
+def test_refuses_an_outer_function_that_does_not_depend_on_u(outer):
+    with pytest.raises(ValueError, match="outer must return a differentiable function of u"):
+        fcco.solve(dataclasses.replace(PROBLEM, outer=outer), **RATES)
+
+
+def test_a_step_size_that_no_float_holds():
+    single = Problem(n=20, inner=lambda w, rows, *_: w.expand(len(rows)), outer=torch.square, start=torch.zeros(1))
+    with pytest.raises(ValueError, match=r"lr must be at most 3.4e\+38, the largest torch.float32; got 1e\+39"):
+        fcco.solve(single, **{**RATES, "lr": 1e39})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"exact_inner": lambda w: w.expand(19, 3)},
+            r"exact_inner must return a tensor of shape \[20\]; got \[19, 3\]",
+        ),
+        ({"exact_inner": lambda w: 1.0}, "exact_inner must return a tensor of shape .*; got float"),
+        ({"outer": lambda u, _: u[:, None] - u}, r"outer must map \[20\] to \[20\]; got \[20, 20\]"),
+        ({"outer": lambda u, _: u.mean()}, r"outer must map \[20\] to \[20\]; got \[\]"),
+        ({"objective": lambda w: w}, r"objective must return a scalar tensor; got \[3\]"),
+        ({"objective": lambda w: 1.0}, "objective must return a scalar tensor; got float"),
+    ],
+)
+def test_shapes_of_exact_values_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(PROBLEM, **change).value(PROBLEM.start)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -115,7 +115,7 @@ class CheckpointFile:
             theirs, ours = saved["identity"].get(name), self.identity.get(name)
             if not _same(theirs, ours):
                 raise ValueError(
-                    f"{self.path} belongs to another run: its {name} is {brief(theirs)}, not {brief(ours)}. "
+                    f"{self.path} belongs to another run: its {name} is {_difference(theirs, ours)}. "
                     "Give another file, or the same arguments"
                 )
         return saved["run"]
@@ -267,6 +267,16 @@ def _some(values: Tensor) -> list[float]:
 def _digest(values: Tensor) -> str:
     data = values.detach().cpu().contiguous()
     return hashlib.sha256(f"{data.dtype}{list(data.shape)}".encode() + data.numpy().tobytes()).hexdigest()
+
+
+def _difference(theirs: Any, ours: Any) -> str:
+    """Return two values that differ, or, of two lists of one length, the first entries that do."""
+    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours) and not _same(theirs, ours):
+        place = next(place for place, (a, b) in enumerate(zip(theirs, ours, strict=True)) if not _same(a, b))
+        if isinstance(theirs[place], list):
+            return _difference(theirs[place], ours[place])
+        return f"{brief(theirs[place])} at position {place}, not {brief(ours[place])}"
+    return f"{brief(theirs)}, not {brief(ours)}"
 
 
 def _same(a: Any, b: Any) -> bool:

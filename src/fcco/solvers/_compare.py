@@ -12,7 +12,7 @@ import torch
 
 from fcco._checks import NotFiniteError, whole_number
 from fcco._extras import import_extra, progress_bar
-from fcco._rules import METHODS, Gamma, Rule
+from fcco._rules import BSGD, METHODS, Gamma, Rule
 from fcco.solvers._problem import Problem
 from fcco.solvers._settings import StepSize
 from fcco.solvers._solution import Solution
@@ -32,7 +32,8 @@ class Trials:
     lr : float
         The step size that was chosen, or NaN if every run of the choice diverged.
     lr_at_end : bool
-        Whether it is the smallest or the largest of the grid. A wider grid may then do better.
+        Whether it is the smallest or the largest of the grid, or the only one, or every run of the choice diverged. A
+        wider grid may then do better.
     steps : int
         Number of steps that the inner samples paid for.
     solutions : tuple of Solution
@@ -192,7 +193,8 @@ def compare(
     progress : bool, default False
         Show a progress bar on stderr. This needs tqdm.
     **options
-        Other options of :func:`fcco.solve`, the same for all methods.
+        Other options of :func:`fcco.solve`, the same for all methods. ``estimate_all`` does not apply to BSGD, which
+        has no table, nor to methods whose rows start at a given value (MOAP).
 
     Returns
     -------
@@ -252,13 +254,17 @@ class _Bench:
         inner_batch = whole_number("inner_batch", self.options["inner_batch"])
         rows = self.problem.n if rule.all_rows else whole_number("outer_batch", self.options["outer_batch"])
         cost = (2 if rule.needs_previous else 1) * rows * inner_batch
-        before = self.problem.n * inner_batch if self.options.get("estimate_all") else 0
+        before = self.problem.n * inner_batch if self._estimates_all(rule) else 0
         if evaluations < before + cost:
             raise ValueError(
                 f"evaluations must pay for at least one step of {method}, which takes {before + cost} inner samples; "
                 f"got {evaluations}"
             )
         return (evaluations - before) // cost
+
+    def _estimates_all(self, rule: Rule) -> bool:
+        """Return whether the rows of a rule are estimated before the first step."""
+        return bool(self.options.get("estimate_all")) and rule.start is None and not isinstance(rule, BSGD)
 
     def try_out(self, method: str | Rule, steps: int, minimum: float, advance: Callable[[int], Any]) -> Trials:
         """Choose a step size, and run the method with it on all seeds."""
@@ -274,7 +280,7 @@ class _Bench:
         kept = tuple(solution for solution in runs if solution is not None)
         return Trials(
             lr=lr if math.isfinite(min(ends)) else math.nan,
-            lr_at_end=len(self.grid) > 1 and lr in (min(self.grid), max(self.grid)),
+            lr_at_end=lr in (min(self.grid), max(self.grid)) or not math.isfinite(min(ends)),
             steps=steps,
             solutions=kept,
             diverged=len(runs) - len(kept),
@@ -284,7 +290,8 @@ class _Bench:
     def _run(self, method: str | Rule, steps: int, lr: float, seed: int, record: int | None) -> Solution | None:
         """Return a run, or None if it diverged."""
         gamma = {} if isinstance(method, Rule) else {"gamma": self.gamma}
-        options = {**self.options, **gamma, "steps": steps, "lr": lr, "record": record}
+        first = self._estimates_all(method if isinstance(method, Rule) else _rule_of(method))
+        options = {**self.options, **gamma, "steps": steps, "lr": lr, "record": record, "estimate_all": first}
         try:
             solution = solve(self.problem, method, random_state=seed, **options)
         except NotFiniteError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import whole_number
+from fcco._checks import shape_of, whole_number
 from fcco._outer import takes_index
 from fcco.theory import Constants
 
@@ -177,15 +177,49 @@ class Problem:
         Raises
         ------
         ValueError
-            If the problem has neither ``objective`` nor ``exact_inner``.
+            If the problem has neither ``objective`` nor ``exact_inner``, or if what they or ``outer`` return has the
+            wrong shape.
         """
         if self.objective is not None:
-            return self.objective(w)
+            value = self.objective(w)
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                raise ValueError(f"objective must return a scalar tensor; got {_shape(value)}")
+            return value
+        inner = self.exact_values(w)
+        index = torch.arange(self.n, device=inner.device)
+        values = self.outer(inner, index) if takes_index(self.outer) else self.outer(inner)
+        if not isinstance(values, Tensor) or values.shape != index.shape:
+            raise ValueError(f"outer must map {_shape(inner)} to {[self.n]}; got {_shape(values)}")
+        return values.mean()
+
+    def exact_values(self, w: Tensor) -> Tensor:
+        """Return all g_i, or log g_i if ``log``, without sampling. They are differentiable.
+
+        Parameters
+        ----------
+        w : Tensor
+            The weights, of the shape of ``start``.
+
+        Returns
+        -------
+        Tensor
+            The values, [n], or [n, dim] if ``dim`` is not 1.
+
+        Raises
+        ------
+        ValueError
+            If the problem has no ``exact_inner``, or if what it returns has the wrong shape.
+        """
         if self.exact_inner is None:
             raise ValueError(
                 f"{self.name} has neither objective nor exact_inner: give one of them, so that F can be computed"
             )
         inner = self.exact_inner(w)
-        inner = inner.reshape(self.n) if self.dim == 1 else inner
-        index = torch.arange(self.n, device=inner.device)
-        return (self.outer(inner, index) if takes_index(self.outer) else self.outer(inner)).mean()
+        wanted = [self.n] if self.dim == 1 else [self.n, self.dim]
+        if not isinstance(inner, Tensor) or list(inner.shape) not in (wanted, [self.n, self.dim]):
+            raise ValueError(f"exact_inner must return a tensor of shape {wanted}; got {_shape(inner)}")
+        return inner.reshape(wanted)
+
+
+def _shape(value: Any) -> str:
+    return shape_of(value) if isinstance(value, Tensor) else type(value).__name__

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fcco._checks import raise_if_not_finite, whole_number
+from fcco._checks import whole_number
 from fcco._extras import progress_bar
 from fcco._rules import Gamma, Rule
 from fcco.optim import Projection
@@ -273,7 +273,7 @@ def _run(
     with noted(
         f"after step {solver.step - 1} of {solver.algorithm.method} on {solver.problem.name}: a smaller lr helps"
     ):
-        raise_if_not_finite(solver.weights, log=False, name="weights")
+        solver.raise_if_diverged()
     return solver.solution()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fcco._checks import check_finite, check_inner, shape_of
+from fcco._checks import NotFiniteError, check_finite, check_inner, raise_if_not_finite, shape_of
 from fcco._coupled import CoupledLoss
 from fcco._rules import is_per_row
 from fcco.distributed import configure
@@ -107,7 +107,7 @@ class Solver:
         return self.stage == len(self.algorithm.stages)
 
     def advance(self) -> None:
-        """Take a step. If the problem or a schedule raises an error, the state is unchanged."""
+        """Take a step. If ``inner``, ``outer`` or a schedule raises an error, the state is unchanged."""
         begun = time.perf_counter()
         drawn_before = self.generator.get_state()
         self.is_consistent = False
@@ -115,11 +115,15 @@ class Solver:
             rates = self._rates()
             rows, evaluated, inner, previous = self._draw()
             loss = self.loss_fn(inner, rows, previous=previous)
-        except Exception:
+        except Exception as error:
             # The engine checks its input before it changes anything.
             self.generator.set_state(drawn_before)
             self.is_consistent = True
+            if isinstance(error, NotFiniteError):
+                self.raise_if_diverged()
             raise
+        if not loss.requires_grad:
+            raise ValueError("outer must return a differentiable function of u; got a value without a gradient")
         self._move(loss, *rates)
         self.step += 1
         self.stage_step += 1
@@ -132,6 +136,8 @@ class Solver:
 
     def _rates(self) -> tuple[float, float]:
         lr, beta = self.algorithm.stages[self.stage].rates(self.stage_step)
+        if lr > (largest := torch.finfo(self.weights.dtype).max):
+            raise ValueError(f"lr must be at most {largest:.3g}, the largest {self.weights.dtype}; got {lr:g}")
         # The w that is passed on must be the one at which u and v were estimated, so the last step does not move it.
         passed_on = self.algorithm.pass_on == "random" and self.stage_step == self.stage_steps - 1
         return 0.0 if passed_on else lr, beta
@@ -165,6 +171,17 @@ class Solver:
         self.weights.grad = None
         loss.backward()
         self.optimizer.step()
+
+    def raise_if_diverged(self) -> None:
+        """Refuse weights that are not finite, and say which step led to them."""
+        try:
+            raise_if_not_finite(self.weights, log=False, name="weights")
+        except NotFiniteError as error:
+            gradient, last = self.weights.grad, self.step - 1
+            reason = f"step {last} diverged, which a smaller lr prevents"
+            if gradient is not None and not gradient.isfinite().all():
+                reason += f", or the gradient of outer or inner is not finite: that of step {last} is not"
+            raise NotFiniteError(f"{error} after step {last}: {reason}", error.name, error.place, error.value) from None
 
     @torch.no_grad()
     def _estimate_all(self) -> None:
@@ -221,7 +238,7 @@ class Solver:
             row["objective"], row["gradient_norm"] = self._objective(w), self._gradient_norm(w)
             row["average_objective"] = self._objective(self.average)
         if self.problem.exact_inner is not None:
-            row["tracking_error"] = self._tracking_error(self.problem.exact_inner(w).detach())
+            row["tracking_error"] = self._tracking_error(self.problem.exact_values(w).detach())
         for column, value in row.items():
             self.history[column].append(value)
 
