@@ -306,6 +306,7 @@ def test_works_in_scikit_learn():
 
 @parametrize_with_checks([CoxRegressor(), CoxRegressor(method="sox", max_iter=20, random_state=0)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:y is one-dimensional:UserWarning")
 def test_scikit_learn_checks(estimator, check):
     """Checks have tiny data, on which passes run out and likelihoods rise for ever."""
     check(estimator)

@@ -6,6 +6,7 @@ import pytest
 from sklearn.exceptions import DataConversionWarning
 
 from estimators.survival_data import columns, make_data
+from fcco.estimators import concordance_index
 from fcco.estimators._survival import CoxRegressor
 from fcco.estimators._survival_data import as_survival
 
@@ -58,3 +59,19 @@ def test_bad_targets_are_refused(y, message):
 def test_a_field_named_time_tells_the_other():
     y = np.array([(2.0, 1), (3.0, 0)], dtype=[("time", "<f8"), ("status", "<i8")])
     np.testing.assert_array_equal(as_survival(y), ([2.0, 3.0], [True, False]))
+
+
+@pytest.mark.parametrize("kind", [np.array, pd.Series, list, lambda y: pd.Series(y, dtype="boolean")])
+def test_events_alone_are_not_taken_for_times(kind):
+    died = kind([True, False, True, True])
+    with pytest.raises(ValueError, match=r"got one column of bool, .* pass df\[\['time', 'event'\]\]"):
+        CoxRegressor().fit(np.arange(4.0)[:, None], died)
+    with pytest.raises(ValueError, match="got one column of bool"):
+        concordance_index(died, np.arange(4.0))
+
+
+def test_times_that_look_like_events_are_warned_of():
+    with pytest.warns(UserWarning, match="holds only 0 and 1, which are taken for times") as caught:
+        concordance_index([1, 0, 1, 1], np.arange(4.0))
+    assert caught[0].filename == __file__
+    as_survival([1.0, 0.0, 2.0])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_array
+
+from fcco.estimators._progress import warn_user
 
 Array = NDArray[Any]
 
@@ -26,9 +27,11 @@ def as_survival(y: Any) -> tuple[Array, Array]:
             - a [n, 2] array: time, event;
             - a [n] array: times, all of events.
 
+    One-dimensional times of only 0 and 1 are warned of, as they look like events.
+
     Raises:
-        ValueError: none of these; a time that is a date or a time delta, or not finite; an event that is neither 0
-            nor 1.
+        ValueError: none of these; one-dimensional and of bool; a time that is a date or a time delta, or not finite; an
+            event that is neither 0 nor 1.
 
     >>> as_survival([[2.0, 1], [3.0, 0]])
     (array([2., 3.]), array([ True, False]))
@@ -45,6 +48,12 @@ def as_survival(y: Any) -> tuple[Array, Array]:
     if time.ndim != 1:
         raise ValueError(f"the times of y must be one-dimensional; got shape {time.shape}")
     if event is None:
+        if len(time) > 1 and np.isin(time, (0.0, 1.0)).all():
+            warn_user(
+                "y is one-dimensional and holds only 0 and 1, which are taken for times, all of events; if they are "
+                "the events, pass times too: df[['time', 'event']], or numpy.column_stack([time, event])",
+                UserWarning,
+            )
         return time, np.ones(len(time), dtype=bool)
     event = check_array(event, ensure_2d=False, dtype=None, input_name="y")
     strange = (event != 0) & (event != 1)
@@ -66,13 +75,17 @@ def _split(y: Any) -> tuple[Any, Any, str]:
         return _by_role({name: y[name].to_numpy() for name in y.columns}, default=1)
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
-        warnings.warn(
+        warn_user(
             "A column-vector y was passed when a 1d array was expected: taken as times, all of events",
             DataConversionWarning,
-            stacklevel=4,
         )
         y = y[:, 0]
     if y.ndim == 1:
+        if y.dtype == bool or (y.dtype == object and all(isinstance(value, (bool, np.bool_)) for value in y)):
+            raise ValueError(
+                "y must have times and events; got one column of bool, which holds the events only: pass "
+                "df[['time', 'event']], or numpy.column_stack([time, event])"
+            )
         return y, None, ""
     if y.ndim != 2 or y.shape[1] != 2:
         raise ValueError(
