@@ -21,6 +21,7 @@ from fcco.estimators._push import PNormPushClassifier, log_push
 from fcco.functional import p_norm_push_loss
 from fcco.functional._surrogates import resolve_surrogate
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* was given neither qid nor group:UserWarning")
 RANKERS = [PNormPushClassifier(), AveragePrecisionClassifier(), ListwiseRanker("ndcg"), ListwiseRanker("listmle")]
 FORMATS = [sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix, sparse.lil_matrix]
 SURROGATES = ("exp", "squared_hinge", "hinge", "logistic", "sigmoid")
@@ -35,6 +36,7 @@ def data():
 def silent_fit(ranker, x, y):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".* was given neither qid nor group")
         return ranker.fit(x, y)
 
 

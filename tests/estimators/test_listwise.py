@@ -21,6 +21,8 @@ from fcco.estimators._listwise import OBJECTIVES, ListwiseRanker
 from fcco.estimators._validation import METHODS
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* was given neither qid nor group:UserWarning")
+
 
 @pytest.fixture(scope="module")
 def data():
@@ -322,3 +324,13 @@ def test_queries_of_single_rows_are_refused():
     x = np.random.default_rng(0).normal(size=(6, 2))
     with pytest.raises(ValueError, match="queries must have several rows each, which are ranked; got 6 queries of one"):
         ListwiseRanker().fit(x, np.arange(6) % 2, qid=np.arange(6))
+
+
+def test_a_fit_without_queries_is_warned_of(data):
+    x, y, _ = data
+    with pytest.warns(UserWarning, match=r"all 442 rows are ranked as one list; pass qid= or group=") as caught:
+        ListwiseRanker(max_iter=2, tol=0).fit(x, y)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ListwiseRanker(max_iter=2, tol=0).fit(x, y, qid=np.zeros(442))

@@ -19,6 +19,7 @@ from fcco.estimators import (
     PNormPushClassifier,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* was given neither qid nor group:UserWarning")
 MODELS = {
     "push": PNormPushClassifier(alpha=0.1),
     "push by batches": PNormPushClassifier(alpha=0.1, method="sox", max_iter=3, tol=0, random_state=0),

@@ -8,7 +8,6 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.ensemble import BaggingClassifier
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.utils.validation import has_fit_parameter
 
@@ -256,7 +255,7 @@ def test_weights_are_refused_where_they_cannot_be_used(model, message, data):
     assert not vars(model).keys() - model.get_params().keys()
     assert not has_fit_parameter(model, "sample_weight")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", UserWarning)  # the end of passes, and what y and lists are taken for
         model.set_params(max_iter=2).fit(x, y, sample_weight=None)
 
 
@@ -270,10 +269,10 @@ def test_weights_are_shown_where_they_can_be_used(model):
 
 def test_the_score_of_lists_refuses_weights(data):
     x, y = data[0], (data[1] == "yes").astype(int)
-    ranker = Lists().fit(x, y)
+    ranker, qid = Lists().fit(x, y, qid=np.zeros(120)), np.zeros(120)
     with pytest.raises(TypeError, match=r"Lists\.score does not support sample_weight: all queries count alike"):
         ranker.score(x, y, sample_weight=np.ones(120))
-    assert ranker.score(x, y, sample_weight=None) == ranker.score(x, y)
+    assert ranker.score(x, y, qid, sample_weight=None) == ranker.score(x, y, qid)
 
 
 BAGGED = [{}, {"method": "sox", "max_iter": 2, "tol": 0}]

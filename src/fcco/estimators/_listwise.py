@@ -17,6 +17,7 @@ from fcco._checks import whole_number
 from fcco.compiled import OUTERS, SURROGATES, ListSampler, Objective
 from fcco.estimators._descent import StepPlan
 from fcco.estimators._linear import SORTABLE, LinearRanker, RankSurrogate, Task, share_docs, store_parameters
+from fcco.estimators._progress import warn_user
 from fcco.estimators._validation import Array, Method, refuse_weights, show_weights_where_taken
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
@@ -48,9 +49,9 @@ class ListwiseRanker(LinearRanker):
 
     ``fit(X, y, qid=...)`` takes the query of each row, as XGBoost's ranker does; rows of a query need not stand
     together. ``fit(X, y, group=...)`` takes the sizes of consecutive queries, as LightGBM's does. Without both all rows
-    are of one query. A model that was fitted with queries must be scored with queries too. GridSearchCV,
-    cross_val_score and the like can split ``qid``, but not ``group``, and pass it on to :meth:`score` only if it is
-    routed::
+    are of one query, and a warning says so. A model that was fitted with queries must be scored with queries too.
+    GridSearchCV, cross_val_score and the like can split ``qid``, but not ``group``, and pass it on to :meth:`score`
+    only if it is routed::
 
         sklearn.set_config(enable_metadata_routing=True)
         estimator.set_fit_request(qid=True).set_score_request(qid=True)
@@ -74,8 +75,8 @@ class ListwiseRanker(LinearRanker):
     outer_batch : int, default=8
         Queries of a batch.
     inner_batch : int, default=32
-        Largest number of items of a query in a batch, at least 2, as they are compared with each other. If no list is longer, inner values are exact, and "bsgd" is the
-        stochastic method to choose.
+        Largest number of items of a query in a batch, at least 2, as they are compared with each other. If no list is
+        longer, inner values are exact, and "bsgd" is the stochastic method to choose.
     {shared parameters}
 
     Attributes
@@ -159,7 +160,8 @@ class ListwiseRanker(LinearRanker):
         y : array-like of shape (n_samples,)
             Relevances, at least 0. With "listmle", where only the order matters, they may be negative.
         qid : array-like of shape (n_samples,), optional
-            The query of each row. By default all rows are of one query.
+            The query of each row. Without ``qid`` and ``group`` all rows are of one query, and a warning says so. Pass
+            ``numpy.zeros(n_samples)`` if that is meant.
         sample_weight : None
             Not supported.
         group : array-like of shape (n_queries,), optional
@@ -182,6 +184,12 @@ class ListwiseRanker(LinearRanker):
         X, y = self._validate(X, y, y_numeric=True)  # noqa: N806
         relevance = self._check_relevance(y)
         lists = _number_queries(qid, group, X.shape[0])
+        if qid is None and group is None:
+            warn_user(
+                f"{type(self).__name__}.fit was given neither qid nor group, so that all {X.shape[0]} rows are ranked "
+                "as one list; pass qid= or group=, or qid=numpy.zeros(n) if they are one list",
+                UserWarning,
+            )
         if X.shape[0] > 1 and len(np.unique(lists)) == X.shape[0]:
             raise ValueError(
                 f"queries must have several rows each, which are ranked; got {X.shape[0]} queries of one row"

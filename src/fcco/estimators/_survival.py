@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -328,7 +329,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         )
         # Newton's method for no iteration: the information at w.
         here = newton(objective, w, max_iter=1, tol=0.0, report=_silent)
-        self._set_coefficients(objective, Fit(w, here.covariance, progress.curve, True, endless, here.at_zero, here.rank))
+        self._set_coefficients(objective, replace(here, w=w, curve=progress.curve, endless=endless))
         if endless is None:
             descent.warn()
         else:
