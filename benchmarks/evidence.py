@@ -41,11 +41,14 @@ RUNS = BENCHMARKS / "runs"
 
 @dataclass(frozen=True)
 class Result:
-    """A script, the page or table that it writes, the file of its runs, and the options that make it write them."""
+    """A script, the page or table that it writes, the file of its runs, and the options that make it write them.
+
+    A script whose runs are short has no such file.
+    """
 
     script: str
     writes: str
-    cache: str
+    cache: str = ""
     options: tuple[str, ...] = ()
 
     @property
@@ -71,6 +74,7 @@ RESULTS = {
     "what_decides": Result("what_decides", "docs/what_decides.md", "build/what_decides/cache.jsonl"),
     "top_of_list": Result("top_of_list", "docs/top_of_list.md", "build/top_of_list/cache.jsonl"),
     "defaults": Result("defaults", "docs/defaults.csv", "docs/defaults.jsonl", ("--results", "docs/defaults")),
+    "migration": Result("migration", "docs/migration.csv", options=("--results", "docs/migration.csv")),
     "applications": Result("applications", "BENCHMARKS.md", "build/applications/cache.jsonl"),
 }
 
@@ -94,7 +98,7 @@ def state(name: str, records: dict[str, dict[str, str]]) -> str:
 def measure(name: str) -> None:
     """Run a script to its end, and record which code it ran. Its runs are kept even if it is stopped."""
     before, commit, began = RESULTS[name].digest(), _commit(), time.time()
-    working, kept = ROOT / RESULTS[name].cache, RUNS / f"{name}.jsonl"
+    working, kept = ROOT / RESULTS[name].cache, RUNS / f"{name}.jsonl"  # without a file of runs, the root itself
     if not working.exists():
         _copy(kept, working)
     try:
@@ -107,8 +111,8 @@ def measure(name: str) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file, if there is one."""
-    if source.exists():
+    """Copy a file, if it is one."""
+    if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
 

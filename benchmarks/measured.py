@@ -29,7 +29,7 @@ from fcco_reproduce._tables import from_markdown
 from harness.tables import brief, read_csv
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ("defaults.md", "memory.md", "what_decides.md")
+PAGES = ("coming_from_libauc.md", "defaults.md", "memory.md", "what_decides.md")
 MARK = re.compile(r"<!-- measured: (\S+) ?(.*) -->")
 IN_BATCH = "in-batch"
 VERDICTS = {"better": " +", "worse": " !"}
@@ -226,7 +226,13 @@ def copied(table: Table, words: str, page: str) -> list[list[str]]:
     return list(tables_of(section))[int(number) - 1].lines
 
 
+def by_column(table: Table, file: str, page: str) -> list[list[str]]:
+    """Fill a table from the columns of a CSV file that have the names in its head."""
+    return [[line[name] for name in table.head] for line in read_csv(DOCS / file)]
+
+
 FILLS: dict[str, Fill] = {
+    "columns": by_column,
     "excess": by_excess,
     "verdicts": by_excess_and_verdict,
     "losses": by_loss,

@@ -1,7 +1,7 @@
 """LibAUC's documented recipes, and the same loop rewritten for fcco line by line.
 
-    pip install --no-deps --target build/libauc libauc==2.0.1
-    PYTHONPATH=build/libauc python benchmarks/migration.py [--quick]
+    pip install --no-deps --target build/rivals libauc==2.0.1
+    PYTHONPATH=build/rivals python benchmarks/migration.py [--quick] [--results build/migration.csv]
 
 Both sides train the same network from the same start on the same batches, half of each positive, for the same number of
 steps. LibAUC has the settings of its documentation: a sigmoid, its own optimizer at its own step size. fcco has raw
@@ -18,6 +18,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 
 from fcco import losses
 from fcco.data import PositiveNegativeSampler
-from harness.tables import Row, as_text
+from harness.tables import Row, as_text, write_csv
 
 BATCH = 64
 DIGITS = (0, 2, 3, 4, 6, 7, 9)
@@ -128,6 +129,7 @@ def top(target: Any, scores: Any) -> float:
     return float(roc_auc_score(target, scores, max_fpr=0.3))
 
 
+NAMES = {roc_auc_score: "AUC", average_precision_score: "AP", top: "partial AUC to .3"}
 ADAM = {"lr": 1e-3, "weight_decay": 1e-5}
 RECIPES = {
     "AUCMLoss + PESG": Recipe(
@@ -179,8 +181,8 @@ def as_row(name: str, recipe: Recipe, pairs: list[tuple[float, float]]) -> Row:
     gains = [mine - other for other, mine in pairs]
     error = float(np.std(gains, ddof=1)) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
     return {
-        "recipe": name,
-        "metric": {"roc_auc_score": "AUC", "average_precision_score": "AP"}.get(recipe.metric.__name__, "pAUC(.3)"),
+        "LibAUC 2.0.1": f"`{name.replace(' + ', '` + `')}`",
+        "metric": NAMES[recipe.metric],
         "LibAUC": f"{fmean(other for other, _ in pairs):.4f}",
         "fcco": f"{fmean(mine for _, mine in pairs):.4f}",
         "difference": f"{fmean(gains):+.4f} ± {error:.4f}",
@@ -192,11 +194,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="LibAUC's recipes, and the same in fcco.")
     parser.add_argument("--quick", action="store_true", help="one trial of few steps, to see that it runs")
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--results", type=Path, help="a CSV file to write the table to")
     options = parser.parse_args()
     digits, seeds, steps = (DIGITS[:1], range(1), 20) if options.quick else (DIGITS, range(3), options.steps)
     torch.set_num_threads(1)
     rows = [as_row(name, recipe, list(measure(recipe, digits, seeds, steps))) for name, recipe in RECIPES.items()]
     print(as_text(rows))
+    if options.results is not None:
+        write_csv(rows, options.results)
     if importlib.util.find_spec("libauc") is None:
         print("LibAUC is not installed")
 
