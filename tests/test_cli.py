@@ -62,6 +62,13 @@ def test_a_mu_above_the_smoothness_is_one_of_the_regulariser(capsys):
     assert "Theorem 4, SOX-boost" not in printed
 
 
+def test_theorems_that_do_not_cover_a_stochastic_f_are_named(capsys):
+    assert main(["plan", *SIZES, "--chi2", "1", "--b3", "4", "--mu", "0.1"]) == 0
+    printed = capsys.readouterr().out
+    assert "Theorems 4, 5 and 7 and the corollary do not cover a stochastic f (chi2 > 0)." in printed
+    assert "To include" not in printed
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -75,6 +82,8 @@ def test_a_mu_above_the_smoothness_is_one_of_the_regulariser(capsys):
         (["--c-g", "1e200"], "epsilon or a constant is too small or too large\n"),
         (["--epsilon", "1e300"], "epsilon or a constant is too small or too large\n"),
         (["--n", "2.5"], "invalid int value: '2.5'\n"),
+        (["--b3", "4"], "stochastic f_i: give its variance too, as --chi2\n"),
+        (["--c-r", "1", "--mu", "1"], "Theorem 7: give --mu and --diameter too\n"),
     ],
 )
 def test_bad_input_is_refused_with_a_sentence(capsys, options, message):

@@ -76,11 +76,20 @@ def run(args: argparse.Namespace) -> str:
     ValueError
         If an argument is outside the range of the theorems.
     """
+    _check_used(args)
     try:
         found = plan(args)
     except ValueError as refused:
         raise ValueError(str(refused).replace("outer_batch", "--b1").replace("inner_batch", "--b2")) from refused
     return json.dumps(found, indent=2) if args.json else "\n".join(_lines(args, found))
+
+
+def _check_used(args: argparse.Namespace) -> None:
+    """Refuse an option that would have no effect."""
+    if args.b3 != 1 and args.chi2 == 0:
+        raise ValueError("--b3 is the number of samples of a stochastic f_i: give its variance too, as --chi2")
+    if args.c_r is not None and (args.mu is None or args.diameter is None):
+        raise ValueError("--c-r is for the steps of Theorem 7: give --mu and --diameter too")
 
 
 def plan(args: argparse.Namespace) -> dict[str, Any]:
@@ -184,10 +193,9 @@ def _remarks(args: argparse.Namespace, found: dict[str, Any]) -> Iterator[str]:
         yield f"  Theorem 7: {found['strongly_convex_steps']:,} steps in total."
     if "corollary" in found:
         yield f"  Corollary: mu = {found['corollary']['mu']:g}; F itself is then minimised up to 2 epsilon."
-    for option, theorems in {
-        "mu": "Theorems 4 and 7",
-        "radius": "the corollary",
-        "diameter": "Theorem 5 and the steps of Theorem 7",
-    }.items():
+    if args.chi2 > 0:
+        yield "  Theorems 4, 5 and 7 and the corollary do not cover a stochastic f (chi2 > 0)."
+        return
+    for option, theorems in _OPTIONAL.items():
         if getattr(args, option) is None:
             yield f"  To include {theorems}, give --{option}."
