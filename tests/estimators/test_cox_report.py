@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
-from sklearn.exceptions import NotFittedError, UndefinedMetricWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError, UndefinedMetricWarning
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import make_scorer
 
@@ -101,6 +101,26 @@ class TestSummary:
         CoxRegressor().fit(rng.normal(size=(12, 30)), columns(rng.exponential(size=12), np.ones(12))).print_summary()
         assert " on 11 df, p " in capsys.readouterr().out
 
+    def test_says_where_there_is_no_maximum(self, cohort, capsys):
+        x, y = cohort
+        alive = pd.Series((y[:, 1] == 0) & (np.arange(len(y)) % 2 == 0), name="alive")
+        with pytest.warns(ConvergenceWarning, match=r"no maximum \(monotone likelihood, or complete separation\)"):
+            model = CoxRegressor().fit(x.assign(alive=alive), y)
+        model.print_summary()
+        assert "\nno maximum: the likelihood rises for ever along alive; coeff" in capsys.readouterr().out
+        with pytest.warns(ConvergenceWarning, match="along x0, x1, .*x9 and 40 more: these"):
+            CoxRegressor().fit(np.tile(alive.to_numpy()[:, None], 50), y)
+
+    @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+    def test_says_that_the_likelihood_is_flat(self, capsys):
+        """Nobody is at risk with the only event."""
+        CoxRegressor().fit([[1.0], [2.0], [3.0]], columns([1.0, 2.0, 3.0], [0, 0, 1])).print_summary()
+        assert (
+            capsys.readouterr()
+            .out.splitlines()[-1]
+            .endswith("no event has rows at risk that differ: the likelihood is flat")
+        )
+
     def test_penalties_and_strata(self, cohort, capsys):
         x, y = cohort
         CoxRegressor(alpha=0.1).fit(x, y, strata=np.arange(120) % 3).print_summary()
@@ -157,6 +177,18 @@ class TestPlots:
         assert len(shown) >= 3
         assert all(text.replace(".", "").isdigit() for text in shown)
         assert not any(label.get_text() for label in ax.get_xticklabels(minor=True))
+
+    @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+    @pytest.mark.parametrize("ratios", [False, True])
+    def test_intervals_without_an_end_are_cut(self, cohort, ratios):
+        x, y = cohort
+        alive = (y[:, 1] == 0) & (np.arange(len(y)) % 2 == 0)
+        model = CoxRegressor().fit(x.assign(alive=alive), y)
+        assert model.standard_error_[3] > 1000
+        ax = model.plot_coefficients(hazard_ratios=ratios)
+        ax.figure.canvas.draw()
+        limits = np.log(ax.get_xlim()) if ratios else np.array(ax.get_xlim())
+        assert np.abs(limits).max() < 50
 
     def test_many_coefficients_have_room(self, cohort):
         model = CoxRegressor(alpha=0.1).fit(np.tile(cohort[0], (1, 20)), cohort[1])

@@ -15,6 +15,7 @@ from fcco.estimators._cox_report import ReportMixin
 from fcco.estimators._validation import Array
 
 _NAMED = 10  # curves, up to which a legend can be read
+_LARGEST = 300.0  # coefficient whose hazard ratio a logarithmic axis can show
 
 
 class PlotsMixin(ReportMixin, BaselineMixin):
@@ -24,6 +25,8 @@ class PlotsMixin(ReportMixin, BaselineMixin):
 
     def plot_coefficients(self, *, hazard_ratios: bool = False, ax: Any = None) -> Any:
         """Plot the coefficients with their 95% confidence intervals (a forest plot), a line for each feature.
+
+        Where the likelihood has no maximum, intervals have no end: they are cut at the limits of the plot.
 
         Parameters
         ----------
@@ -45,8 +48,9 @@ class PlotsMixin(ReportMixin, BaselineMixin):
         check_is_fitted(self)
         if ax is None:
             ax = new_axes("CoxRegressor.plot_coefficients", height=1.0 + 0.25 * len(self.coef_))
-        kind = "exp(coef)" if hazard_ratios else "coef"
-        value, lower, upper = (np.asarray(self.summary[kind + end]) for end in ("", " lower 95%", " upper 95%"))
+        value, lower, upper = self._intervals()
+        if hazard_ratios:
+            value, lower, upper = np.exp(value), np.exp(lower), np.exp(upper)
         place = np.arange(len(value))
         ax.axvline(1.0 if hazard_ratios else 0.0, color="0.6", linestyle="--", linewidth=1)
         ax.errorbar(value, place, xerr=[value - lower, upper - value], fmt="o", capsize=3)
@@ -56,6 +60,16 @@ class PlotsMixin(ReportMixin, BaselineMixin):
             _use_log_scale(ax)
         ax.set_xlabel(f"{'hazard ratio' if hazard_ratios else 'coefficient'}, 95% interval")
         return ax
+
+    def _intervals(self) -> tuple[Array, Array, Array]:
+        """Coefficients and their bounds, which are cut at the others' where the likelihood has no maximum."""
+        value, lower, upper = (np.asarray(self.summary["coef" + end]) for end in ("", " lower 95%", " upper 95%"))
+        value = value.clip(-_LARGEST, _LARGEST)
+        endless = np.isin(self._names(), self._endless)
+        shown = np.concatenate([[0.0], value, lower[~endless], upper[~endless]])
+        bounds = np.nanmin(shown), np.nanmax(shown)
+        lower, upper = (np.where(endless, np.clip(bound, *bounds), bound) for bound in (lower, upper))
+        return value, lower.clip(-_LARGEST, _LARGEST), upper.clip(-_LARGEST, _LARGEST)
 
     def plot_survival(self, X: Any, times: Any = None, strata: Any = None, *, ax: Any = None) -> Any:  # noqa: N803
         """Plot the survival curve of each row: the probability to live beyond each time.

@@ -15,6 +15,7 @@ from fcco.estimators._validation import Array
 
 _NORMAL_95 = float(special.ndtri(0.975))
 Ties = Literal["breslow", "efron"]
+_LISTED = 10  # names, up to which a message is readable
 _PRINTED = ("coef", "exp(coef)", "se(coef)", "coef lower 95%", "coef upper 95%", "z", "p")
 
 
@@ -31,6 +32,8 @@ class ReportMixin:
     _cohort: Cohort  # of the training data
     _risk: Array  # of the same rows
     _rank: int  # of the information matrix
+    _flat: bool  # whether the likelihood does not depend on any coefficient, though features vary
+    _endless: list[str]  # features along which the likelihood has no maximum
 
     @property
     def summary(self) -> Any:
@@ -87,8 +90,15 @@ class ReportMixin:
         width = max(map(len, header))
         print("\n".join(f"{name:>{width}}  {text}" for name, text in header.items()), end="\n\n")
         print("\n".join(_table(self.summary, self._names(), decimals)))
-        if np.isnan(self.standard_error_).any():
+        if self._flat:
+            print("nan: no coefficient is determined, as no event has rows at risk that differ: the likelihood is flat")
+        elif np.isnan(self.standard_error_).any():
             print("nan: the coefficient is not determined, as the feature is constant or a combination of others")
+        if self._endless:
+            print(
+                f"no maximum: the likelihood rises for ever along {shortened(self._endless)}; coefficients, standard "
+                "errors and p values there mean nothing; set alpha > 0"
+            )
 
     def _header(self, decimals: int) -> dict[str, str]:
         time, event, _, stratum, _ = self._cohort
@@ -114,6 +124,16 @@ class ReportMixin:
 
     def _names(self) -> list[str]:
         return list(getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)]))
+
+
+def shortened(names: list[str]) -> str:
+    """Names in a line, the first ten of them.
+
+    >>> shortened([f"x{k}" for k in range(12)])
+    'x0, x1, x2, x3, x4, x5, x6, x7, x8, x9 and 2 more'
+    """
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
 
 
 def _table(summary: Any, names: list[str], decimals: int) -> list[str]:
@@ -142,18 +162,19 @@ def _probability(p: float, decimals: int) -> str:
 def summarise(coef: Array, error: Array, names: list[str]) -> Any:
     """Coefficients [d], hazard ratios, standard errors, 95% bounds, z and p of w = 0, by feature."""
     lower, upper = coef - _NORMAL_95 * error, coef + _NORMAL_95 * error
-    z = coef / error
-    columns = {
-        "coef": coef,
-        "exp(coef)": np.exp(coef),
-        "se(coef)": error,
-        "coef lower 95%": lower,
-        "coef upper 95%": upper,
-        "exp(coef) lower 95%": np.exp(lower),
-        "exp(coef) upper 95%": np.exp(upper),
-        "z": z,
-        "p": 2.0 * special.ndtr(-np.abs(z)),
-    }
+    with np.errstate(all="ignore"):  # where the likelihood has no maximum, bounds may overflow
+        z = coef / error
+        columns = {
+            "coef": coef,
+            "exp(coef)": np.exp(coef),
+            "se(coef)": error,
+            "coef lower 95%": lower,
+            "coef upper 95%": upper,
+            "exp(coef) lower 95%": np.exp(lower),
+            "exp(coef) upper 95%": np.exp(upper),
+            "z": z,
+            "p": 2.0 * special.ndtr(-np.abs(z)),
+        }
     if wants_frame(None):
         import pandas as pd
 

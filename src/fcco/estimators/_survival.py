@@ -17,7 +17,7 @@ from fcco.estimators._concordance import concordance_index
 from fcco.estimators._cox_newton import Fit, Likelihood, newton
 from fcco.estimators._cox_objective import CoxObjective
 from fcco.estimators._cox_plots import PlotsMixin
-from fcco.estimators._cox_report import Ties
+from fcco.estimators._cox_report import Ties, shortened
 from fcco.estimators._cox_truncated import TruncatedCoxObjective
 from fcco.estimators._descent import Descent, StepPlan, Steps
 from fcco.estimators._progress import Bar, LossCurveMixin, Progress, warn_user
@@ -309,7 +309,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
             fit = newton(objective, start, max_iter=self.max_iter, tol=tol, report=bar.show)
         self._set_coefficients(objective, fit)
         if fit.endless is not None:
-            self._warn_endless(fit.endless)
+            self._warn_endless()
         elif not fit.converged:
             warn_user(f"CoxRegressor reached max_iter={self.max_iter} before Newton's method converged")
 
@@ -333,7 +333,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         if endless is None:
             descent.warn()
         else:
-            self._warn_endless(endless)
+            self._warn_endless()
 
     def _set_coefficients(self, objective: Likelihood, fit: Fit) -> None:
         scale = objective.rows.scale
@@ -345,15 +345,20 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         self.log_likelihood_ = -objective.fit
         self.null_log_likelihood_ = -objective.events * fit.at_zero
         self._risk, self._rank = objective.rows.linear(fit.w), fit.rank
+        self._flat = fit.rank == 0 and bool(objective.rows.spread.any())
+        self._endless = [] if fit.endless is None else self._features_along(fit.endless)
         self.loss_curve_ = fit.curve
         self.n_iter_ = len(fit.curve)
 
-    def _warn_endless(self, direction: Array) -> None:
+    def _features_along(self, direction: Array) -> list[str]:
         share = np.abs(direction) / np.abs(direction).max()
-        names = [str(name) for name, part in zip(self._names(), share, strict=True) if part > 0.1]
+        return [str(name) for name, part in zip(self._names(), share, strict=True) if part > 0.1]
+
+    def _warn_endless(self) -> None:
         warn_user(
-            f"the likelihood rises for ever along {', '.join(names[:10])}: these features tell the events from their "
-            "risk sets without error, and the coefficients have no finite optimum; set alpha > 0"
+            "the likelihood has no maximum (monotone likelihood, or complete separation). It rises for ever along "
+            f"{shortened(self._endless)}: these features tell the events from their risk sets without error, so that "
+            "their coefficients have no finite optimum; set alpha > 0"
         )
 
     def predict(self, X: Any) -> Array:  # noqa: N803
