@@ -131,6 +131,12 @@ def test_numbers_in_cells(cell, value):
     assert importlib.import_module("tables").number(cell) == value
 
 
+def test_the_questions_of_the_flow_chart_are_in_the_file_too():
+    page = (ROOT / "docs/choose.md").read_text(encoding="utf-8")
+    for question, answer, _ in importlib.import_module("diagrams").QUESTIONS:
+        assert f"{' '.join(question)}\n   Yes: {' '.join(answer)}\n" in page
+
+
 def test_links_to_other_files_of_the_repository():
     pages = importlib.import_module("pages")
     assert pages.with_links("[a](docs/memory.md#networks)", "benchmarks.md") == "[a](memory.md#networks)"
