@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.ensemble import BaggingClassifier
@@ -26,6 +27,7 @@ from fcco.estimators._bipartite import cut_between
 from fcco.estimators._columns import SortedRows
 from fcco.estimators._cox_objective import CoxObjective
 from fcco.estimators._validation import check_weights
+from fcco.functional import average_precision_loss
 
 KINDS = [np.asarray, sparse.csr_matrix, sparse.csc_array]
 
@@ -78,6 +80,15 @@ def test_the_precision_score_is_scikit_learns(data):
         expected = average_precision_score(y, scores, sample_weight=weight, pos_label="yes")
         assert ranker.score(x, y, sample_weight=weight) == pytest.approx(expected, rel=1e-12)
         assert abs(expected - ranker.score(x, y)) > 1e-3
+
+
+def test_a_weight_of_average_precision_counts_the_own_term_too():
+    """A row of weight 2 counts itself by 2; two copies count themselves by 1, and each other by ℓ(0) = 1/2."""
+    scores, positive = torch.zeros(3), torch.tensor([1, 1, 0])
+    weighted = -average_precision_loss(scores, positive, weight=torch.tensor([2.0, 1.0, 1.0])).item()
+    assert weighted == pytest.approx((2 * 2.5 / 3.0 + 2.0 / 2.5) / 3)
+    twice = -average_precision_loss(torch.zeros(4), torch.tensor([1, 1, 1, 0])).item()
+    assert twice == pytest.approx(2.0 / 2.5)
 
 
 @pytest.mark.parametrize("unit", [0.1, 1e-12, 1e12])

@@ -125,6 +125,11 @@ class AveragePrecisionClassifier(PrecisionRanker):
     intercept is the threshold of ``predict``. It is set after training, so that as many training rows are predicted
     positive as there are. There are no class weights: the objective is of the ranking, whatever the balance.
 
+    With ``sample_weight`` a row counts in all sums as often as its weight says, its own term included. This is as in
+    scikit-learn's average precision, and only the ratios of weights matter to the objective. With the ramp and the
+    sigmoid, a weight of 2 is therefore not exactly the same as the row twice. Two copies are a tie, in which each
+    counts itself by 1 and the other by ℓ(0) = 1/2. A row of weight 2 counts itself by 2.
+
     {the methods}
 
     An iteration of method="exact" costs O(n log n + n d) with the ramp and the hinges, and O(n₊ n) with "logistic" and

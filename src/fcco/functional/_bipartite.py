@@ -73,7 +73,8 @@ def average_precision_loss(
         estimators use 1/4 and 1/16 of the standard deviation of the scores.
     weight : Tensor of shape (n,) or None, default None
         How often each example counts, at least 0. The own term is then weighted too, and the limit of a small τ is the
-        negative of scikit-learn's ``average_precision_score`` with ``sample_weight``.
+        negative of scikit-learn's ``average_precision_score`` with ``sample_weight``. With a bounded ℓ a weight of 2 is
+        not exactly the same as the example twice: two copies are a tie, in which each counts the other by ℓ(0).
     chunk : int or None, default None
         How many positives to process at a time if all pairs are compared. By default, as many as fit in memory.
 
