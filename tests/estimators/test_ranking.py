@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fcco.compiled import RULES
+from fcco.estimators import CoxRegressor, ListwiseRanker, NeighborhoodComponentsAnalysis
 from fcco.estimators._precision import AveragePrecisionClassifier
 from fcco.estimators._push import PNormPushClassifier
 from fcco.estimators._validation import METHODS
@@ -303,3 +304,18 @@ def test_score_takes_columns_and_refuses_other_lengths(data):
 
 def test_tol_of_any_float(data):
     assert PNormPushClassifier(tol=np.float32(1e-4)).fit(*data).n_iter_ > 0
+
+
+@pytest.mark.parametrize("method", ["exact", "soap"])
+def test_features_too_small_for_the_penalty_are_warned_of(method, data):
+    x, y = data
+    with pytest.warns(UserWarning, match="vary so little, by a standard deviation of 1e-12 or less, that alpha=0.001"):
+        coef = PNormPushClassifier(method=method, random_state=0).fit(1e-12 * x, y).coef_
+    assert not (x @ coef[0]).any()
+
+
+def test_features_whose_squares_overflow_are_refused(data):
+    x, y = 1e200 * data[0][:40], data[1][:40]
+    for model in (PNormPushClassifier(), ListwiseRanker(), NeighborhoodComponentsAnalysis(), CoxRegressor()):
+        with pytest.raises(ValueError, match=r"features must be at most 1e\+150 in size; got .*: scale them down"):
+            model.fit(x, y + 1)

@@ -19,8 +19,15 @@ from fcco.compiled import RULES, TableUpdate, compiling, new_update
 from fcco.estimators._columns import Centred, column_moments
 from fcco.estimators._descent import Descent, StepPlan, Steps
 from fcco.estimators._exact import minimise_exact, value_and_slopes
-from fcco.estimators._progress import LossCurveMixin, Progress
-from fcco.estimators._validation import Array, Method, check_parameters, refuse_other_features, refuse_sparse
+from fcco.estimators._progress import LossCurveMixin, Progress, warn_user
+from fcco.estimators._validation import (
+    Array,
+    Method,
+    check_parameters,
+    refuse_huge,
+    refuse_other_features,
+    refuse_sparse,
+)
 
 Ranker = TypeVar("Ranker")
 PairSurrogate = Literal["squared_hinge", "hinge", "logistic", "sigmoid", "exp", "ramp"]
@@ -29,6 +36,7 @@ RankSurrogate = Literal["squared_hinge", "hinge", "logistic", "sigmoid", "ramp"]
 _FAR = 100.0  # spreads from 0: columns there are centred before a descent, which costs a copy, as scores lose digits
 SORTABLE = ("ramp", "squared_hinge", "hinge", "exp")
 WATCHED = 500  # rows of a class, at least, by which the objective is tracked where it takes all pairs
+_NO_EFFECT = 1e-8  # variance of features, relative to alpha, below which the penalty decides alone
 _PAIRS_OF_STEP = 0.3  # pairs that may be looked at to track the objective, as a share of those of a pass
 
 
@@ -173,7 +181,9 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
         if self.warm_start and hasattr(self, "coef_"):
             refuse_other_features(X, self.coef_.size)
         kinds = ("csr", "csc") if exact else False
-        return validate_data(self, X, y, accept_sparse=kinds, dtype=[np.float64, np.float32], order="C", **options)
+        X, y = validate_data(self, X, y, accept_sparse=kinds, dtype=[np.float64, np.float32], order="C", **options)  # noqa: N806
+        refuse_huge(X)
+        return X, y
 
     def _fit_task(self, task: Task) -> None:
         """Set the coefficients, and what is told of the way there."""
@@ -182,12 +192,23 @@ class LinearRanker(LossCurveMixin, BaseEstimator):
             before = self.coef_.ravel().astype(np.float64)
             # Of features in other units, they may be far worse than nothing.
             w = before if task.value(before, self.alpha) <= task.value(w, self.alpha) else w
+        self._warn_of_tiny_features(task)
         name = type(self).__name__
         progress = Progress.of(self, name, float(self.tol))
         with compiling(name, self.verbose), progress:
             w = self._minimise(task, w, progress)
         self.coef_ = w.astype(task.x.dtype)
         self.loss_curve_, self.n_iter_ = progress.curve, len(progress.curve)
+
+    def _warn_of_tiny_features(self, task: Task) -> None:
+        """Warn if features are so small that the penalty keeps the scores of all rows alike."""
+        variance = float(column_moments(task.x, task.weight)[1].max(initial=0.0))
+        if 0.0 < variance < _NO_EFFECT * self.alpha:
+            warn_user(
+                f"{type(self).__name__}: the features vary so little, by a standard deviation of {variance**0.5:.2g} "
+                f"or less, that alpha={self.alpha:g} keeps all scores at 0; scale the features, as by StandardScaler",
+                UserWarning,
+            )
 
     def _minimise(self, task: Task, w: Array, progress: Progress) -> Array:
         alpha = float(self.alpha)

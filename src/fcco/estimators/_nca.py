@@ -24,6 +24,7 @@ from fcco.estimators._validation import (
     Array,
     Method,
     check_parameters,
+    refuse_huge,
     refuse_weights,
     show_weights_where_taken,
 )
@@ -243,6 +244,7 @@ class NeighborhoodComponentsAnalysis(
         self._check_resumed(X)
         x, y = validate_data(self, X, y, ensure_min_samples=2, dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
+        refuse_huge(x)
         label = np.unique(y, return_inverse=True)[1].astype(np.int64)
         init = check_start(self.n_components, self.init, x.shape[1])
         self.random_state_ = check_random_state(self.random_state)

@@ -21,12 +21,11 @@ from fcco.estimators._columns import column_moments, share_of_nonzeros
 from fcco.estimators._exact import minimise_exact, value_and_slopes
 from fcco.estimators._progress import Progress
 from fcco.estimators._push import log_push
-from fcco.estimators._validation import Array
+from fcco.estimators._validation import Array, refuse_huge
 from fcco.functional import average_precision_loss
 from fcco.functional._surrogates import resolve_surrogate
 
 _BLUNTEST = 0.25  # the temperature at which a path begins, in units of the deviation of the start's scores
-_LARGEST = 1e150  # size of features whose squares do not overflow
 _PUSH_ALPHA = 1e-3  # penalty of the p-norm push as a start
 _NEWTON_FEATURES = 150  # up to so many, Newton's method is faster than L-BFGS
 
@@ -53,8 +52,7 @@ class Standardised:
 
     def __init__(self, x: Any, weight: Array | None = None) -> None:
         self.shape = x.shape
-        if (largest := max(float(x.max()), -float(x.min()))) > _LARGEST:
-            raise ValueError(f"features must be at most {_LARGEST:g} in size; got {largest:g}: scale them down")
+        refuse_huge(x)
         mean, variance = column_moments(x, weight)
         filled = share_of_nonzeros(x, weight)
         rare = filled < 0.5 - 1e-9  # rounding must not decide where half of the values are 0

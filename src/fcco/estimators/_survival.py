@@ -27,6 +27,7 @@ from fcco.estimators._validation import (
     Method,
     check_parameters,
     check_weights,
+    refuse_huge,
     refuse_other_features,
     refuse_sparse,
     refuse_weights,
@@ -250,6 +251,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
             refuse_other_features(X, len(before))
         kinds = "csr" if self._exact else False
         x = validate_data(self, X, accept_sparse=kinds, dtype=[np.float64, np.float32])
+        refuse_huge(x)
         time, event = as_survival(y)
         check_consistent_length(x, time)
         counts = check_weights(sample_weight, len(time))

@@ -21,6 +21,7 @@ Fit = TypeVar("Fit", bound=Callable[..., Any])
 
 Method = Literal["exact", "bsgd", "soap", "moap", "sox"]
 METHODS = get_args(Method)
+_LARGEST = 1e150  # size of features whose squares do not overflow
 
 
 def check_parameters(model: Any, *, methods: tuple[str, ...] = METHODS, **least: int) -> None:
@@ -57,6 +58,12 @@ def refuse_sparse(X: Any, method: str) -> None:  # noqa: N803
     """Raise a TypeError if X is sparse, for a method that steps from row to row."""
     if sparse.issparse(X):
         raise TypeError(f'method={method!r} takes dense X only; got a sparse one: take method="exact", or X.toarray()')
+
+
+def refuse_huge(x: Any) -> None:
+    """Raise a ValueError if a feature is so large that its variance may overflow."""
+    if (largest := max(float(x.max()), -float(x.min()))) > _LARGEST:
+        raise ValueError(f"features must be at most {_LARGEST:g} in size; got {largest:g}: scale them down")
 
 
 def refuse_other_features(X: Any, before: int) -> None:  # noqa: N803
