@@ -749,3 +749,46 @@ def test_a_report_has_the_drift_of_what_is_remembered():
     assert monitor.history[1]["drift"] == 0.0
     assert monitor.history[2]["drift"] > 0.3
     assert loss_fn.memory.watchers == []
+
+
+class TestFewBatches:
+    """A list gives the same batches in every pass, which say no more than those of one pass."""
+
+    @staticmethod
+    def problem(count):
+        problem = OneRow(fcco.SOX(0.5))
+        pairs = list(combinations(range(4), 2))
+        return problem, pairs[:count]
+
+    def test_those_of_a_list_count_once(self):
+        problem, batches = self.problem(6)
+        arguments = problem.loss_fn, problem.evaluate, batches, [problem.w]
+        options = {"population": range(4)}
+        with pytest.warns(UserWarning, match="batches has only 6 batches to look at, and a bias below about"):
+            again = gradient_bias(*arguments, **options, draws=200)
+        assert again == gradient_bias(*arguments, **options, draws=6)
+        assert again.perfect.bias == 0  # these are all batches, and the row is exact
+
+    def test_those_of_a_sampler_are_others_in_every_pass(self):
+        problem = Push(batch=100, positives=25)
+        arguments = problem.loss_fn, problem.evaluate, problem.sampler, [problem.w]
+        gradient_bias(*arguments, draws=3 * len(problem.sampler))
+
+    def test_a_single_one_tells_nothing(self):
+        problem, batches = self.problem(1)
+        with pytest.raises(ValueError, match="at least 2 batches; got 1"):
+            gradient_bias(problem.loss_fn, problem.evaluate, batches, [problem.w], population=range(4))
+
+    def test_advice_warns_of_them(self):
+        problem = Push(batch=8, positives=25)
+        with pytest.warns(UserWarning, match="batches has only 5 batches to look at"):
+            problem.advice(visits=10, epochs=0, batches=list(problem.sampler)[:5], draws=12)
+
+
+def test_estimates_that_are_exact_up_to_rounding_want_no_table():
+    advice = fcco.diagnostics.Advice(
+        gamma=0.7, gain=1.0, gain_error=0.0, noise=1e-7, drift=1e-7, drift_measured=False, visits=50,
+        in_batch=fcco.diagnostics.GradientError(0.0, 0.1), table=fcco.diagnostics.GradientError(0.0, 0.1), by_gamma={},
+    )  # fmt: skip
+    assert not advice.use_table
+    assert "The batch knows g exactly" in str(advice).replace("\n", " ")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fcco._rules import BSGD, SOAP
 from fcco._space import as_column
 from fcco._step import Visit
-from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target
+from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target, warn_if_few
 from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights
 from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error
 from fcco.diagnostics._watch import engine_of, keeps_table
@@ -25,6 +25,8 @@ _LATE = 0.2
 # What suits most objectives, for 2 to 160 visits of a row: docs/what_decides.md.
 _USUAL = 0.7
 _RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+# Estimates with a smaller relative error are exact, up to rounding: there is nothing to average.
+_EXACT = 1e-4
 # A row is not taken below this share of g, where it is to stay positive.
 _LOWEST = 0.05
 
@@ -140,7 +142,7 @@ class Advice:
                 f"The table should help{when}: use gamma = {self.gamma:g}. {late.capitalize()}, no more than the error "
                 f"of {self.noise:.0%} that a row averages."
             )
-        if self.noise == 0:
+        if self.noise < _EXACT:
             reason = "The batch knows g exactly, and a table can only fall behind it."
         elif not _averages(self.noise, self.visits):
             reason = "Rows come once, and a first visit has nothing to average with."
@@ -183,7 +185,7 @@ class Advice:
 
 def _averages(noise: float, visits: float) -> bool:
     """Whether a table has anything to average: estimates with an error, and more than one of each row."""
-    return noise > 0 and round(visits) > 1
+    return noise >= _EXACT and round(visits) > 1
 
 
 def row_error(gamma: float, noise: float, drift: float, visits: Tensor) -> Tensor:
@@ -280,8 +282,9 @@ def advise(
     population : Sequence[int] | Tensor, optional
         The examples of the training set; ``None``: as many as the table has rows.
     draws : int, default 400
-        Batches to look at, at least 4, half for errors of rows and half for gradients; those of ``batches`` are gone
-        through several times if need be.
+        Batches to look at, at least 4, half for errors of rows and half for gradients. ``batches`` is gone through
+        several times if need be. Pass a sampler, which gives other batches in every pass: those of a list come again,
+        and the chance that they have in common passes for a bias of the gradients.
     seed : int, default 0
         The seed of the errors that are put into rows.
 
@@ -295,6 +298,11 @@ def advise(
     ValueError
         Less than one visit, fewer than four batches, or no parameter has a gradient.
 
+    Warns
+    -----
+    UserWarning
+        If there are fewer than ``draws`` batches, and too few to tell a bias of 10% from chance.
+
     Examples
     --------
     >>> import fcco
@@ -306,7 +314,7 @@ def advise(
     """
     if not (math.isfinite(visits) and visits >= 1):
         raise ValueError(f"visits must be a finite number, at least 1; got {visits!r}")
-    drawn = draw(loss, batches, draws, least=4)
+    drawn, distinct = draw(loss, batches, draws, least=4)
     target = exact_target(loss, evaluate, list(parameters), population)
     # Errors of rows come from other batches than those they meet.
     half = len(drawn) // 2
@@ -318,6 +326,8 @@ def advise(
     run = _TAIL * visits * engine_of(loss).n_outer * len(seen) / sum(len(visit.rows) for visit in seen)
     steps = min(run, len(drawn))
     in_batch = held = target.sample(loss, evaluate, drawn, BSGD())
+    if distinct < draws:
+        warn_if_few(in_batch.error(), distinct)
     advised = _rate_of(loss)
     shares = {1.0: 1.0}
     for gamma in sorted({*_RATES, advised}) if _averages(errors.noise, visits) else ():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,8 @@ from fcco.diagnostics._watch import engine_of, what_is_kept
 
 # Of a sample of batches, by which the error of an error is judged.
 _PARTS = 5
+# The share of the exact gradient that chance may have in a mean over few batches, before a warning.
+_CHANCE = 0.1
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,8 @@ def gradient_bias(
     population : Sequence[int] | Tensor, optional
         The examples of the training set; ``None``: as many as the table has rows.
     draws : int, default 200
-        Batches to look at, at least 2; those of ``batches`` are gone through several times if need be.
+        Batches to look at, at least 2. ``batches`` is gone through several times if need be, as long as each pass gives
+        other batches, as a sampler does. A list always gives the same ones, and is gone through once.
 
     Returns
     -------
@@ -124,6 +129,11 @@ def gradient_bias(
     ------
     ValueError
         Fewer than two batches, or no parameter has a gradient.
+
+    Warns
+    -----
+    UserWarning
+        If there are fewer than ``draws`` batches, and too few to tell a bias of 10% from chance.
 
     Examples
     --------
@@ -138,12 +148,19 @@ def gradient_bias(
     table            0.000    0.000
     perfect table    0.000    0.000
     """
-    drawn = draw(loss, batches, draws)
+    # Batches that come again would count as independent ones, and what chance they have in common as a bias.
+    drawn, distinct = draw(loss, batches, draws)
+    drawn = drawn[:distinct]
     target = exact_target(loss, evaluate, list(parameters), population, exact)
+    if distinct < 2:
+        raise _too_few(2, distinct)
     # Rows that are never outer ones are never read.
     g = exact_rows(loss, evaluate, population).nan_to_num(nan=1.0, neginf=-math.inf)
+    in_batch = target.sample(loss, evaluate, drawn, BSGD()).error()
+    if len(drawn) < draws:
+        warn_if_few(in_batch, len(drawn))
     return GradientBias(
-        in_batch=target.sample(loss, evaluate, drawn, BSGD()).error(),
+        in_batch=in_batch,
         table=target.sample(loss, evaluate, drawn, memory=True).error(),
         perfect=target.sample(loss, evaluate, drawn, SOX(gamma=1.0, safeguard=False), g).error(),
         norm=target.gradient.norm().item(),
@@ -220,18 +237,44 @@ def exact_target(
     return Target(trained, _gradient(value, trained))
 
 
-def draw(loss: nn.Module, batches: Iterable[Sequence[int] | Tensor], draws: int, least: int = 2) -> list[Tensor]:
-    """So many batches, as tensors of rows; fewer, where they can be gone through only once."""
+class Drawn(NamedTuple):
+    """Batches to look at, as tensors of rows."""
+
+    batches: list[Tensor]
+    distinct: int
+    """How many there are before the first pass comes again, as that over a list does."""
+
+
+def draw(loss: nn.Module, batches: Iterable[Sequence[int] | Tensor], draws: int, least: int = 2) -> Drawn:
+    """So many batches; fewer, where they can be gone through only once."""
     device, count = engine_of(loss).table.u.device, whole_number("draws", draws, least)
     drawn: list[Tensor] = []
+    distinct = None
     while len(drawn) < count:
         more = [_as_rows(rows, device) for rows in islice(batches, count - len(drawn))]
         if not more:
             break
+        if distinct is None and drawn and all(map(torch.equal, more, drawn)):
+            distinct = len(drawn)
         drawn += more
     if len(drawn) < least:
-        raise ValueError(f"batches must give at least {least} batches; got {len(drawn)}")
-    return drawn
+        raise _too_few(least, len(drawn))
+    return Drawn(drawn, len(drawn) if distinct is None else distinct)
+
+
+def _too_few(least: int, count: int) -> ValueError:
+    return ValueError(f"batches must give at least {least} batches; got {count}")
+
+
+def warn_if_few(in_batch: GradientError, count: int) -> None:
+    """Warn if so few batches cannot tell a small bias of the in-batch gradient from chance."""
+    chance = in_batch.noise / math.sqrt(count)
+    if chance > _CHANCE:
+        warnings.warn(
+            f"batches has only {count} batches to look at, and a bias below about {chance:.0%} cannot be told from "
+            "chance: pass more of them, or a sampler of fcco.data, which draws others in every pass",
+            stacklevel=3,
+        )
 
 
 def _as_rows(rows: Sequence[int] | Tensor, device: torch.device) -> Tensor:
