@@ -23,14 +23,14 @@ from fcco.solvers.problems import p_norm_push
 
 @dataclass(frozen=True)
 class Trimmed(fcco.Rule):
-    """u = (1 - gamma) u + gamma g, where g is first brought to within (1 ± width) u."""
+    """u = (1 - gamma) u + gamma g, where g is first brought to within u ± width |u|."""
 
     gamma: float = 0.5
     width: float = 1.0
 
     # The fixed part of a rule: what it needs of the table and of the caller is said by class variables of fcco.Rule,
     # whose defaults (rows start at their first estimate, only rows of the batch change) are right here. It is written
-    # for positive g and plain arithmetic, so it declares that it has no form in log space.
+    # for plain arithmetic, so it declares that it has no form in log space.
     log = False
 
     @property
@@ -42,8 +42,9 @@ class Trimmed(fcco.Rule):
         """Return the new rows, and the rows at which f is differentiated."""
         # batch.estimate has a row for each distinct row of the batch: repeats are averaged already. batch.rate is gamma
         # of this step, a number, or a column if a schedule has a rate for each row. Neither may be changed in place.
-        lowest, highest = (1 - self.width) * old, (1 + self.width) * old
-        estimate = torch.maximum(torch.minimum(batch.estimate, highest), lowest)
+        # A row at 0 takes the estimate as it is, since no multiple of 0 would let it move.
+        limit = torch.where(old == 0, torch.inf, self.width * old.abs())
+        estimate = torch.maximum(torch.minimum(batch.estimate, old + limit), old - limit)
         new = batch.space.mix(old, estimate, batch.rate)
         return new, new
 
