@@ -314,10 +314,11 @@ def _nca_tuned(tables: dict[str, list[Row]]) -> str:
             [row["-(test loss)"] for row in _block(rows, block) if math.isfinite(row["-(test loss)"])]
             for block in (AS_PUBLISHED, TUNED)
         )
-        spans.append(f"{max(before) - min(before):.4f} to {max(after) - min(after):.4f} on {data}")
+        spans.append(f"{data} {max(before) - min(before):.4f} and {max(after) - min(after):.4f}")
     return (
-        f"**What tuning changes.** All methods with one grid of rates, best first. {orders}. The distance between the "
-        f"first and the last goes from {', '.join(spans)}."
+        f"**What tuning changes.** All methods with one grid of rates, best first. {orders}. The best method and "
+        "the worst that does not diverge are this far apart, with the authors' rates and with one grid: "
+        f"{'; '.join(spans)}."
     )
 
 
