@@ -273,7 +273,7 @@ def test_refuses(data):
         ListwiseRanker().fit(x, y).score(x, y - 1)
 
 
-@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
 def test_refuses_a_missing_name_of_a_query(missing):
     with pytest.raises(ValueError, match=r"qid must name a query for each row; got .* at position 1"):
         ListwiseRanker().fit([[0.0], [1.0]], [0, 1], qid=["a", missing])
@@ -334,3 +334,8 @@ def test_a_fit_without_queries_is_warned_of(data):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ListwiseRanker(max_iter=2, tol=0).fit(x, y, qid=np.zeros(442))
+
+
+def test_queries_of_two_types_are_refused():
+    with pytest.raises(TypeError, match="qid must be of one type, such as all strings; got int and str"):
+        ListwiseRanker().fit([[0.0], [1.0]], [0, 1], qid=["a", 1])

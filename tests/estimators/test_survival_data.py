@@ -40,6 +40,12 @@ def test_forms_of_y():
     [
         (columns(np.ones(4), [0, 0, 0, 0]), "no event: all 4 times are censored"),
         (columns(np.ones(4), [0, 1, 2, 1]), "events must be 0 or 1.*2"),
+        (columns(np.ones(4), [2, 1, 2, 1]), "got 1 and 2: if 2 is the event, pass status == 2"),
+        (
+            pd.DataFrame({"time": range(4), "dead": pd.array([True, pd.NA, False, True], "boolean")}),
+            "the events.*<NA> at position 1",
+        ),
+        (pd.DataFrame({"time": pd.array([1, 2, 3, pd.NA], object), "dead": 1}), "the times.*<NA> at position 3"),
         (columns([1.0, np.nan, 2.0, 3.0], np.ones(4)), "NaN"),
         (columns([1.0, 2.0], [1, 1]), "inconsistent"),
         (np.ones((4, 3)), r"got shape \(4, 3\)"),
@@ -75,3 +81,30 @@ def test_times_that_look_like_events_are_warned_of():
         concordance_index([1, 0, 1, 1], np.arange(4.0))
     assert caught[0].filename == __file__
     as_survival([1.0, 0.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("strata", "error", "message"),
+    [
+        (pd.array(["a", pd.NA, "b", "a"], "string"), ValueError, "strata must not be missing; got <NA> at position 1"),
+        (np.array(["a", 1, "a", 1], object), TypeError, "strata must be of one type.*got int and str.*astype"),
+        (np.zeros((4, 2)), ValueError, r"Pass df.groupby\(\[...\]\).ngroup\(\) for several columns"),
+    ],
+)
+def test_strata_that_cannot_be_told_apart_are_refused(strata, error, message):
+    with pytest.raises(error, match=message):
+        CoxRegressor().fit(np.arange(8.0).reshape(4, 2), columns(np.ones(4), np.ones(4)), strata=strata)
+
+
+def test_missing_entries_are_refused():
+    with pytest.raises(ValueError, match=r"entry must not be missing; got nan at position 2. Pass -numpy.inf"):
+        CoxRegressor().fit(np.eye(4), columns(np.ones(4), np.ones(4)), entry=[0.0, 0.5, np.nan, 0.0])
+
+
+def test_times_and_events_apart_are_explained():
+    time, event, model = np.arange(4.0), np.ones(4), CoxRegressor()
+    for method in (model.fit, model.score):
+        with pytest.raises(TypeError, match=r"CoxRegressor takes two positional.*pass df\[\['time', 'event'\]\]"):
+            method(np.eye(4), time, event)
+    with pytest.raises(TypeError, match=r"takes two positional arguments, y and risk; got 3.*and not minus risks"):
+        concordance_index(time, -time, event)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from fcco.compiled import OUTERS, SURROGATES, ClassSampler, Objective
 from fcco.estimators._descent import StepPlan
 from fcco.estimators._linear import SORTABLE, LinearRanker, rows_to_watch
-from fcco.estimators._validation import Array, check_weights, refuse_weights, show_weights_where_taken
+from fcco.estimators._validation import Array, check_weights, refuse_first, refuse_weights, show_weights_where_taken
 from fcco.functional._surrogates import resolve_surrogate
 
 
@@ -28,6 +28,13 @@ def cut_between(scores: Array, positive: Array, weight: Array) -> float:
     last = np.searchsorted(above, wanted - rounding, "left")
     following = min(np.searchsorted(above, wanted + rounding, "right"), len(scores) - 1)
     return float(scores[order[last]].astype(np.float64) + scores[order[following]]) / 2
+
+
+def _refuse_groups(model: Any, *_: Any, **options: Any) -> None:
+    """Explain what to do with groups."""
+    if "groups" in options:
+        advice = "; pass cv=list(GroupKFold().split(X, y, groups))" if hasattr(model, "cv") else ""
+        raise TypeError(f"{type(model).__name__}.fit does not take groups{advice}")
 
 
 class BipartiteRanker(ClassifierMixin, LinearRanker):
@@ -42,6 +49,7 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         return tags
 
     @show_weights_where_taken
+    @refuse_first(_refuse_groups)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Fit the ranker.
 

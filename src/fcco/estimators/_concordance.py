@@ -11,9 +11,19 @@ from sklearn.utils import check_array, check_consistent_length
 from fcco.compiled._concordance import PairCounts, count_pairs
 from fcco.estimators._progress import warn_user
 from fcco.estimators._survival_data import as_labels, as_survival
-from fcco.estimators._validation import check_weights
+from fcco.estimators._validation import check_weights, refuse_first
 
 
+def _refuse_events_apart(*args: Any, **_: Any) -> None:
+    """Explain a call with times and events apart, as lifelines has it."""
+    if len(args) > 2:
+        raise TypeError(
+            f"concordance_index takes two positional arguments, y and risk; got {len(args)}. Times and events are one "
+            "y: pass concordance_index(df[['time', 'event']], risk), with risks and not minus risks"
+        )
+
+
+@refuse_first(_refuse_events_apart)
 def concordance_index(y: Any, risk: Any, *, sample_weight: Any = None, strata: Any = None) -> float:
     """Return Harrell's concordance index, with ties as in scikit-survival, in O(n log n).
 

@@ -18,7 +18,14 @@ from fcco.compiled import OUTERS, SURROGATES, ListSampler, Objective
 from fcco.estimators._descent import StepPlan
 from fcco.estimators._linear import SORTABLE, LinearRanker, RankSurrogate, Task, share_docs, store_parameters
 from fcco.estimators._progress import warn_user
-from fcco.estimators._validation import Array, Method, refuse_weights, show_weights_where_taken
+from fcco.estimators._validation import (
+    Array,
+    Method,
+    first_missing,
+    refuse_mixed,
+    refuse_weights,
+    show_weights_where_taken,
+)
 from fcco.functional import list_mle_loss, list_net_loss, ndcg_loss
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._surrogates import resolve_surrogate
@@ -362,9 +369,9 @@ def _number_queries(qid: Any, group: Any, n: int) -> Array:
     if qid is None:
         return np.zeros(n, np.int64)
     names = np.asarray(qid, object).ravel()
-    missing = [place for place, name in enumerate(names) if name is None or name != name]
-    if missing:
-        raise ValueError(f"qid must name a query for each row; got {names[missing[0]]!r} at position {missing[0]}")
+    if (place := first_missing(names)) is not None:
+        raise ValueError(f"qid must name a query for each row; got {names[place]!r} at position {place}")
+    refuse_mixed("qid", names)
     qid = column_or_1d(qid)
     if len(qid) != n:
         raise ValueError(f"qid must have one query for each of the {n} rows of X; got {len(qid)}")

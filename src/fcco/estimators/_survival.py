@@ -27,6 +27,7 @@ from fcco.estimators._validation import (
     Method,
     check_parameters,
     check_weights,
+    refuse_first,
     refuse_huge,
     refuse_other_features,
     refuse_sparse,
@@ -36,6 +37,15 @@ from fcco.estimators._validation import (
 from fcco.functional._checks import check_choice, check_number
 
 _LOOK_AHEAD = 8  # iterations of Newton's method which tell whether a likelihood has a maximum near by
+
+
+def _refuse_events_apart(model: Any, *args: Any, **_: Any) -> None:
+    """Explain a call with times and events apart, as other libraries have it."""
+    if len(args) > 2:
+        raise TypeError(
+            f"{type(model).__name__} takes two positional arguments, X and y; got {len(args)}. Times and events are "
+            "one y: pass df[['time', 'event']], or numpy.column_stack([time, event]). Weights and strata go by keyword"
+        )
 
 
 class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
@@ -204,6 +214,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         self.verbose = verbose
 
     @show_weights_where_taken
+    @refuse_first(_refuse_events_apart)
     def fit(
         self,
         X: Any,  # noqa: N803
@@ -383,6 +394,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         x = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         return linear(x, self.coef_) - self.mean_ @ self.coef_
 
+    @refuse_first(_refuse_events_apart)
     def score(self, X: Any, y: Any, *, sample_weight: Any = None, strata: Any = None) -> float:  # noqa: N803
         """Return Harrell's concordance index of the predictions; see :func:`concordance_index`.
 

@@ -11,6 +11,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_array
 
 from fcco.estimators._progress import warn_user
+from fcco.estimators._validation import first_missing, refuse_mixed
 
 Array = NDArray[Any]
 
@@ -44,6 +45,10 @@ def as_survival(y: Any) -> tuple[Array, Array]:
             f"the times of y must be numbers; got {time.dtype}: subtract the date of the start, if they are dates, and "
             "divide by numpy.timedelta64(1, 'D') for days"
         )
+    for part, what in ((time, "times"), (event, "events")):
+        values = np.ravel([] if part is None else part)
+        if values.dtype.kind == "O" and (place := first_missing(values)) is not None:
+            raise ValueError(f"the {what} of y must not be missing; got {values[place]} at position {place}")
     time = check_array(time, ensure_2d=False, dtype=np.float64, input_name="y")
     if time.ndim != 1:
         raise ValueError(f"the times of y must be one-dimensional; got shape {time.shape}")
@@ -58,6 +63,10 @@ def as_survival(y: Any) -> tuple[Array, Array]:
     event = check_array(event, ensure_2d=False, dtype=None, input_name="y")
     strange = (event != 0) & (event != 1)
     if strange.any():
+        if np.isin(event, (1, 2)).all():
+            raise ValueError(
+                "events must be 0 or 1, or False or True; got 1 and 2: if 2 is the event, pass status == 2"
+            )
         raise ValueError(
             f"events must be 0 or 1, or False or True; got {event[strange].tolist()[0]!r}{name and f' in {name!r}'}; "
             "the columns of y are (time, event), and the fields of a structured array (event, time), unless one is "
@@ -130,14 +139,17 @@ def as_labels(strata: Any, n: int) -> Array:
 
     Raises:
         ValueError: not one stratum for each row, or a missing one.
+        TypeError: strata that cannot be sorted, as numbers next to strings.
     """
     labels = np.asarray(strata)
     if labels.shape != (n,):
-        column = f". Pass the column itself, X[{strata!r}]" if isinstance(strata, str) else ""
-        raise ValueError(f"strata must have one stratum for each row, the shape ({n},); got {labels.shape}{column}")
-    missing = np.flatnonzero([label is None or label != label for label in labels.tolist()])
-    if len(missing):
-        raise ValueError(f"strata must not be missing; got {labels[missing[0]]} at position {missing[0]}")
+        advice = ". Pass df.groupby([...]).ngroup() for several columns" if labels.ndim == 2 else ""
+        if isinstance(strata, str):
+            advice = f". Pass the column itself, X[{strata!r}]"
+        raise ValueError(f"strata must have one stratum for each row, the shape ({n},); got {labels.shape}{advice}")
+    if (place := first_missing(labels.tolist())) is not None:
+        raise ValueError(f"strata must not be missing; got {labels[place]} at position {place}")
+    refuse_mixed("strata", labels)
     return labels
 
 
@@ -160,13 +172,19 @@ def as_entry(entry: Any, time: Array) -> Array:
     """Times of entry, [n] in float64; -inf for rows that have always been there.
 
     Raises:
-        ValueError: not one for each row, or one that is not below the row's time.
+        ValueError: not one for each row, a missing one, or one that is not below the row's time.
     """
     if isinstance(entry, str):
         raise TypeError(f"entry must have one time for each row; got {entry!r}. Pass the column itself, X[{entry!r}]")
     entry = check_array(entry, ensure_2d=False, dtype=np.float64, ensure_all_finite=False, input_name="entry")
     if entry.shape != time.shape:
         raise ValueError(f"entry must have one time for each row, the shape {time.shape}; got {entry.shape}")
+    if (missing := np.isnan(entry)).any():
+        place = np.flatnonzero(missing)[0]
+        raise ValueError(
+            f"entry must not be missing; got {entry[place]} at position {place}. Pass -numpy.inf for rows that have "
+            "always been at risk"
+        )
     late = np.flatnonzero(~(entry < time))
     if len(late):
         place = late[0]

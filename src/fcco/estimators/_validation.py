@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import update_wrapper
+from collections.abc import Callable, Iterable
+from functools import update_wrapper, wraps
 from types import FunctionType
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -76,6 +76,34 @@ def refuse_other_features(X: Any, before: int) -> None:  # noqa: N803
         raise ValueError(f"warm_start: X has {shape[1]} features, and the fit before had {before}")
 
 
+def first_missing(values: Iterable[Any]) -> int | None:
+    """The place of the first None, NaN, NaT or pandas.NA, or None.
+
+    >>> first_missing(["a", float("nan")])
+    1
+    """
+    return next((place for place, value in enumerate(values) if _is_missing(value)), None)
+
+
+def refuse_mixed(name: str, labels: Array) -> None:
+    """Raise a TypeError if labels cannot be sorted, as numbers next to strings."""
+    kinds = sorted({type(label).__name__ for label in labels}) if labels.dtype == object else []
+    try:
+        if len(kinds) > 1:
+            np.unique(labels)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be of one type, such as all strings; got {' and '.join(kinds)}: pass {name}.astype(str)"
+        ) from None
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA is neither equal to itself nor unequal
+        return True
+
+
 def check_weights(sample_weight: Any, n: int) -> Array:
     """The weights of n rows, [n] in float64; None: 1 for each.
 
@@ -107,6 +135,23 @@ def refuse_weights(model: Any, sample_weight: Any) -> None:
         return
     place = f' with method={model.method!r}; use method="{methods[0]}"' if methods else ""
     raise TypeError(f"{type(model).__name__}.fit does not support sample_weight{place}")
+
+
+def refuse_first(check: Callable[..., None]) -> Callable[[Fit], Fit]:
+    """Call ``check`` with the arguments of a call before they are matched with the function's signature.
+
+    It can then explain an argument that the function does not take. The signature stays as it is.
+    """
+
+    def decorate(function: Fit) -> Fit:
+        @wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            check(*args, **options)
+            return function(*args, **options)
+
+        return cast(Fit, checked)
+
+    return decorate
 
 
 class _ShownWhereTaken:
