@@ -427,6 +427,7 @@ class TestProbabilities:
         named = np.where(y, "yes", "no")
         ranker = AveragePrecisionClassifier(probability=True, max_iter=5, random_state=0).fit(x, named)
         found, scores = ranker.predict_proba(x), ranker.decision_function(x)
+        np.testing.assert_array_equal(ranker.predict_log_proba(x), np.log(found))
         assert found.shape == (len(y), 2)
         np.testing.assert_allclose(found.sum(1), 1.0)
         order = np.argsort(scores)

@@ -289,6 +289,7 @@ class TestProbabilities:
     def test_rise_with_the_score_and_sum_to_one(self, data, fitted):
         x, y = data
         found = fitted.predict_proba(x)
+        np.testing.assert_array_equal(fitted.predict_log_proba(x), np.log(found))
         np.testing.assert_allclose(found.sum(1), 1.0)
         assert np.all(np.diff(found[np.argsort(fitted.decision_function(x)), 1]) >= 0)
         assert found[:, 1].mean() == pytest.approx(y.mean(), abs=0.05)
@@ -415,3 +416,11 @@ def test_refuses_parameters(options, message, data):
 def test_refuses_types(options, data):
     with pytest.raises(TypeError, match=rf"{next(iter(options))} must be"):
         quick(**options).fit(*data)
+
+
+def test_groups_are_refused_with_what_to_do(data):
+    message = r"^AveragePrecisionClassifierCV\.fit does not take groups; pass cv=list\(GroupKFold"
+    with pytest.raises(TypeError, match=message):
+        quick().fit(*data, groups=np.arange(150) % 7)
+    with pytest.raises(TypeError, match=r"^AveragePrecisionClassifier\.fit does not take groups$"):
+        AveragePrecisionClassifier().fit(*data, groups=np.arange(150) % 7)

@@ -83,6 +83,10 @@ class PrecisionRanker(BipartiteRanker):
         positive, scores, weight = self._ranked(X, y, sample_weight)
         return float(average_precision_score(positive, scores, sample_weight=weight))
 
+    def _log_probabilities(self, X: Any) -> Array:  # noqa: N803
+        with np.errstate(divide="ignore"):  # a probability of 0
+            return np.log(self._probabilities(X))
+
     def _probabilities(self, X: Any) -> Array:  # noqa: N803
         scores = self.decision_function(X)
         if self._calibration is None:
@@ -348,3 +352,19 @@ class AveragePrecisionClassifier(PrecisionRanker):
             If it was False at the fit.
         """
         return self._probabilities(X)
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: Any) -> Array:  # noqa: N803
+        """Return the logarithms of the probabilities of :meth:`predict_proba`.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+            The logarithms, in the order of ``classes_``.
+        """
+        return self._log_probabilities(X)

@@ -277,6 +277,21 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         """
         return self._probabilities(X)
 
+    def predict_log_proba(self, X: Any) -> Array:  # noqa: N803
+        """Return the logarithms of the probabilities of :meth:`predict_proba`.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+            The logarithms, in the order of ``classes_``.
+        """
+        return self._log_probabilities(X)
+
 
 def _start(ranking: Ranking, setting: Setting) -> Array:
     return push_start(ranking) if setting.C is None else logistic_start(ranking, setting.C)
