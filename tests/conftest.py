@@ -15,6 +15,7 @@ gc.disable()
 if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a core of its own, and so have its children
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # or else torch starts processes that compile
 
 
 @pytest.hookimpl(tryfirst=True)

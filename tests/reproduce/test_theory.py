@@ -14,7 +14,7 @@ def found(tmp_path_factory):
     """Findings by key, and the folder they were written to."""
     out = tmp_path_factory.mktemp("theory")
     experiments = STUDY.experiments("quick")
-    findings = run_study(experiments, Scale(4, "quick"), out, workers=2)
+    findings = run_study(experiments, Scale(4, "quick"), out, workers=1)
     return {experiment.key: finding for experiment, finding in zip(experiments, findings, strict=True)}, out
 
 
