@@ -168,9 +168,7 @@ def test_a_start_that_leads_to_no_number_is_not_taken() -> None:
 
 def test_an_exact_objective_that_is_no_number_is_an_error() -> None:
     """Squares of the gradient at such a start are 0."""
-    with pytest.raises(
-        FloatingPointError, match=r"no longer finite after iteration 1; .*or scale the features or init"
-    ):
+    with pytest.raises(FloatingPointError, match=r"no longer finite after iteration 1; scale the features or init"):
         NeighborhoodComponentsAnalysis(init=1e-200 * np.eye(2, 4), random_state=0).fit(*IRIS)
 
 
@@ -426,3 +424,16 @@ def test_the_benchmark_has_a_quick_form(monkeypatch: pytest.MonkeyPatch, capsys:
 @parametrize_with_checks([NeighborhoodComponentsAnalysis(max_iter=5)])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"init": 1e4 * np.eye(4)}, "set alpha=0.01, or a smaller max_iter, or scale init down"),
+        ({"init": "identity", "learning_rate": 1e5}, "lower learning_rate=100000.0"),
+    ],
+)
+def test_a_flat_end_says_what_the_method_can_change(options: dict[str, Any], advice: str) -> None:
+    with pytest.warns(ConvergenceWarning) as caught:
+        NeighborhoodComponentsAnalysis(**{"method": "sox", "max_iter": 2, "random_state": 0, **options}).fit(*IRIS)
+    assert any(str(warning.message).endswith(advice) for warning in caught)

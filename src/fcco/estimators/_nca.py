@@ -358,17 +358,16 @@ class NeighborhoodComponentsAnalysis(
     def _doubts(self, fit: Fit, settled: bool) -> list[str]:
         """What speaks against the solution."""
         value, first, doubts = fit.objective(fit.run.a), fit.at_start, []
-        rate = f"learning_rate={self.learning_rate!r}"
         if not settled:
             limit = f"max_time={self.max_time} s" if self._is_late() else self._planned()
             doubts.append(f"the objective had not settled to within tol={self.tol} in {limit}")
         if value > first + _WORSE * max(abs(first), 1e-12):
-            doubts.append(f"it ended at {value:.4g}, worse than it began, at {first:.4g}: lower {rate}")
+            doubts.append(f"it ended at {value:.4g}, worse than it began, at {first:.4g}: {self._way_out()}")
         spread = spread_of(fit.rows.x[fit.anchors], fit.run.a)
         if spread > _FLAT:
             doubts.append(
-                f"rows are {np.sqrt(spread):.1g} apart, where only the nearest counts and the objective is flat: lower "
-                f"{rate}, or scale init down"
+                f"rows are {np.sqrt(spread):.1g} apart, where only the nearest counts and the objective is flat: "
+                f"{self._way_out()}"
             )
         if fit.per_pass > 1 and not self._compares_pairs() and not abs(fit.in_batches - value) <= _GAP:
             doubts.append(
@@ -376,6 +375,14 @@ class NeighborhoodComponentsAnalysis(
                 f"{self.batch_size} is too small for {len(fit.rows.sizes)} classes of {len(fit.rows.label)} rows"
             )
         return doubts
+
+    def _way_out(self) -> str:
+        """What keeps the steps of this method from going too far."""
+        stepwise = not self._compares_pairs() and self.learning_rate != "auto"
+        ways = [f"lower learning_rate={self.learning_rate!r}" if stepwise else "set alpha=0.01, or a smaller max_iter"]
+        if not isinstance(self.init, str):
+            ways.append("scale init down")
+        return ", or ".join(ways)
 
     def _planned(self) -> str:
         """The iterations that have been used up, and how to get more."""

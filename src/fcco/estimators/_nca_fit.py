@@ -131,9 +131,11 @@ class Fit:
     def check_finite(self, value: float, number: int) -> None:
         """Raise a FloatingPointError if A or the objective is not finite after an iteration."""
         if not np.isfinite(value) or not np.isfinite(self.run.a).all():
+            rate = self.model.learning_rate
+            lower = "" if rate == "auto" else f"lower learning_rate={rate!r}, or "
             raise FloatingPointError(
-                f"{type(self.model).__name__}: A or the objective is no longer finite after iteration {number}; lower "
-                f"learning_rate={self.model.learning_rate!r}, or scale the features or init"
+                f"{type(self.model).__name__}: A or the objective is no longer finite after iteration {number}; "
+                f"{lower}scale the features or init"
             )
 
     def objective(self, a: Array) -> float:
