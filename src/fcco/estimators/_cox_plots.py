@@ -11,7 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from fcco._extras import import_extra, new_axes
 from fcco.estimators._cox_baseline import BaselineMixin
-from fcco.estimators._cox_report import ReportMixin
+from fcco.estimators._cox_report import ReportMixin, shortened
+from fcco.estimators._survival_data import as_labels
 from fcco.estimators._validation import Array
 
 _NAMED = 10  # curves, up to which a legend can be read
@@ -74,7 +75,8 @@ class PlotsMixin(ReportMixin, BaselineMixin):
     def plot_survival(self, X: Any, times: Any = None, strata: Any = None, *, ax: Any = None) -> Any:  # noqa: N803
         """Plot the survival curve of each row: the probability to live beyond each time.
 
-        Up to ten rows are named, by the index of a data frame or by their number.
+        Up to ten rows are named, by the index of a data frame or by their number, and by their stratum if there are
+        strata.
 
         Parameters
         ----------
@@ -98,6 +100,9 @@ class PlotsMixin(ReportMixin, BaselineMixin):
         """
         risk = self.predict(X)
         labels = [str(label) for label in (X.index if hasattr(X, "iloc") else range(len(risk)))]
+        if strata is not None:
+            own = as_labels(strata, len(risk)).tolist()
+            labels = [f"{label}, stratum {stratum}" for label, stratum in zip(labels, own, strict=True)]
         return self._plot_curves(risk, labels, [{}] * len(risk), times, strata, ax, "CoxRegressor.plot_survival")
 
     def plot_partial_effects(
@@ -105,12 +110,13 @@ class PlotsMixin(ReportMixin, BaselineMixin):
     ) -> Any:
         """Plot survival curves as one feature varies and all others are at their mean over the training data.
 
-        The dashed curve is that of a row at the mean. In a pipeline, the values are those that the earlier steps make.
+        The dashed curve is that of a row at the mean. Nine values or fewer are named; more have a colour bar. In a
+        pipeline, the values are those that the earlier steps make.
 
         Parameters
         ----------
         feature : str or int
-            The name or the column of the feature.
+            The name of the feature, or its column, counted from 0.
         values : array-like of shape (n_values,)
             The values of the feature, a curve for each.
         times : array-like of shape (n_times,), optional
@@ -130,19 +136,24 @@ class PlotsMixin(ReportMixin, BaselineMixin):
         ImportError
             If matplotlib is not installed.
         ValueError
-            If there is no such feature or stratum, or if a value is not finite.
+            If there is no such feature or stratum, if there are no values, or if a value is not finite.
         """
         check_is_fitted(self)
         place = self._place(feature)
         values = np.atleast_1d(np.asarray(values, dtype=np.float64))
-        if values.ndim != 1 or not np.isfinite(values).all():
-            raise ValueError(f"values must be finite and one-dimensional; got {values}")
+        if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+            raise ValueError(f"values must be finite and one-dimensional, and at least one; got {values}")
         risk = self.coef_[place] * (values - self.mean_[place])
         labels = [f"{self._names()[place]} = {value:g}" for value in values]
         strata = None if stratum is None else [stratum] * (len(values) + 1)
         looks: list[dict[str, Any]] = [{}] * len(values) + [{"color": "black", "linestyle": "--", "linewidth": 1}]
         what = "CoxRegressor.plot_partial_effects"
-        return self._plot_curves(np.append(risk, 0.0), [*labels, "mean"], looks, times, strata, ax, what)
+        ax = self._plot_curves(np.append(risk, 0.0), [*labels, "mean"], looks, times, strata, ax, what)
+        if len(labels) >= _NAMED:
+            *lines, mean = ax.lines[-1 - len(values) :]
+            _add_colour_bar(ax, lines, values, self._names()[place])
+            ax.legend(handles=[mean])
+        return ax
 
     def _plot_curves(
         self,
@@ -171,11 +182,22 @@ class PlotsMixin(ReportMixin, BaselineMixin):
 
     def _place(self, feature: int | str) -> int:
         names = self._names()
-        if isinstance(feature, Integral) and -len(names) <= feature < len(names):
-            return int(feature) % len(names)
+        if isinstance(feature, Integral) and 0 <= feature < len(names):
+            return int(feature)
         if feature in names:
             return names.index(str(feature))
-        raise ValueError(f"feature must be one of {', '.join(names)}, or a column; got {feature!r}")
+        raise ValueError(
+            f"feature must be one of {shortened(names)}, or a column from 0 to {len(names) - 1}; got {feature!r}"
+        )
+
+
+def _add_colour_bar(ax: Any, lines: Sequence[Any], values: Array, name: str) -> None:
+    """Colour lines by their values, and say which colour is which value."""
+    cm, colors = (import_extra(f"matplotlib.{part}", "a colour bar", "plot") for part in ("cm", "colors"))
+    colours = cm.ScalarMappable(colors.Normalize(values.min(), values.max()), "viridis")
+    for line, value in zip(lines, values, strict=True):
+        line.set_color(colours.to_rgba(value))
+    ax.figure.colorbar(colours, ax=ax, label=name)
 
 
 def _use_log_scale(ax: Any) -> None:
