@@ -341,3 +341,24 @@ def test_repr_tells_what_it_is():
     assert "half_square" in text
     assert "SOX(gamma=0.1, safeguard=True)" in text
     assert "n=10, dim=2, log=True" in text
+
+
+class TestValuesOfOuter:
+    """A step whose f is not finite would spoil all weights."""
+
+    @pytest.mark.parametrize("rule", [fcco.SOX(0.5), fcco.SOAP(0.5), fcco.BSGD()], ids=str)
+    def test_are_refused_if_they_overflow(self, rule):
+        loss_fn = fcco.CoupledLoss(torch.exp, 4, rule=rule)
+        loss_fn(torch.ones(2, requires_grad=True), torch.tensor([3, 1]))
+        before = {name: value.clone() for name, value in loss_fn.state_dict().items()}
+        message = "outer must return finite values; got inf at position 1, in row 2"
+        with pytest.raises(fcco.NotFiniteError, match=message) as caught:
+            loss_fn(torch.tensor([1.0, 100.0], requires_grad=True), torch.tensor([3, 2]))
+        assert (caught.value.name, caught.value.place, caught.value.value) == ("outer", (1,), math.inf)
+        assert all(torch.equal(value, before[name]) for name, value in loss_fn.state_dict().items())
+
+    def test_do_not_matter_at_padding_and_in_evaluation(self):
+        loss_fn = fcco.CoupledLoss(torch.exp, 4)
+        inner = torch.tensor([1.0, 100.0], requires_grad=True)
+        loss_fn(inner, torch.tensor([3, 2]), weight=torch.tensor([True, False]))
+        assert loss_fn.eval()(inner, torch.tensor([3, 2])).isinf()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -144,22 +144,38 @@ def guarded(inner: Tensor) -> Tensor:
     return _Guard.apply(inner)
 
 
-def check_gradient(loss: Tensor, inner: Tensor, rows: Tensor, advice: str) -> None:
+def check_gradient(
+    loss: Tensor,
+    inner: Tensor,
+    rows: Tensor,
+    advice: str,
+    largest: float = _LARGEST_GRADIENT,
+    legal: str = "at most 2^64",
+) -> None:
     """Refuse a loss whose gradient with respect to ``inner``, which is :func:`guarded`, is or may become infinite."""
     if not (reads_are_free(inner) and inner.requires_grad and loss.requires_grad):
         return
     (gradient,) = torch.autograd.grad(loss, inner, retain_graph=True, allow_unused=True)
     if gradient is None:
         return
-    legal = gradient.abs() <= _LARGEST_GRADIENT
-    if not legal.all():
-        place = tuple((~legal).nonzero()[0].tolist())
+    within = gradient.abs() <= largest
+    if not within.all():
+        place = tuple((~within).nonzero()[0].tolist())
         value, row = gradient[place].item(), int(rows[place[0]])
         where = ", ".join(map(str, place))
-        message = (
-            f"the gradient of inner must be at most 2^64; got {value:g} at position {where}, in row {row}: {advice}"
-        )
+        found = f"{value:g} at position {where}, in row {row}"
+        message = f"the gradient of inner must be {legal}; got {found}: {advice}"
         raise NotFiniteError(message, "gradient", place, value)
+
+
+def refuse_outer(values: Tensor, rows: Tensor, advice: str) -> NoReturn:
+    """Raise, since some of the values of f are not finite, or their sum is not."""
+    values = values.detach()
+    strange = (~values.isfinite()).nonzero()
+    place = int(strange[0]) if len(strange) else int(values.abs().argmax())
+    value, row = values[place].item(), int(rows[place])
+    message = f"outer must return finite values; got {value:g} at position {place}, in row {row}"
+    raise NotFiniteError(f"{message}: {advice}" if advice else message, "outer", (place,), value)
 
 
 def check_rate(name: str, owner: str, rate: float | Tensor, largest: float) -> None:

@@ -24,6 +24,7 @@ from fcco._checks import (
     guarded,
     is_empty,
     reads_are_free,
+    refuse_outer,
     shape_of,
     whole_number,
 )
@@ -112,7 +113,8 @@ class CoupledLoss(nn.Module):
     Under a process group, the ranks' batches form one batch; see :mod:`fcco.distributed`.
 
     Invalid input (wrong shapes, NaN, rows out of range, an empty batch) raises an error before anything changes. For
-    values that are not finite, the error is a :class:`fcco.NotFiniteError`.
+    values that are not finite, the error is a :class:`fcco.NotFiniteError`. So it is for values of f, if reading them
+    is free, as in eager mode on the CPU.
 
     Every call in training mode is a step of the table. Keep the loss outside of functions that
     ``torch.utils.checkpoint`` runs a second time.
@@ -172,6 +174,8 @@ class CoupledLoss(nn.Module):
         self.remember(as_memory(memory))
         # On several ranks, each then waits for the others' f before it writes, which takes one message a step.
         self.outer_may_fail = True
+        # What to do if it overflows, for a loss whose value is huge long before its inner values are.
+        self.if_too_large = ""
         # Estimates of the caller's own are checked once, before they are made from remembered examples.
         self.estimates_read_recall = False
         self.observers: list[Callable[[Visit], None]] = []
@@ -563,7 +567,7 @@ class CoupledLoss(nn.Module):
         weights = placement.begin(given.rows, given.shares, settings, all_rows=self.rule.all_rows)
         step = self._advance(placement, given, weights) if has_rows else step_without_rows(given)
         with placement.all_or_none() if self.outer_may_fail or self._may_overflow else nullcontext():
-            loss = self._loss_of(f, placement.table, step, given.rows, weights)
+            loss = self._loss_of(f, placement, step, given.rows, weights)
         if not self.is_frozen and has_rows:
             placement.table.write(step.tracked, step.values, step.rate, step.written, step.seen)
         elif not self.is_frozen:
@@ -601,30 +605,63 @@ class CoupledLoss(nn.Module):
     def _may_overflow(self) -> bool:
         return self.log and not self.rule.bounded
 
-    def _loss_of(self, f: Outer, table: InnerTable, step: Step, rows: Tensor, weight: Tensor | None) -> Tensor:
+    def _loss_of(self, f: Outer, placement: Placement, step: Step, rows: Tensor, weight: Tensor | None) -> Tensor:
         """Return the value of f at the new rows, with the gradient at the rows that the rule says."""
         inner, new, at = step.inner, step.new, step.at
         if step.sampled is not None:
             inner, new, at = (part.index_select(0, step.sampled) for part in (inner, new, at))
+        # A rank by itself must not refuse a step that the others take.
+        may_refuse = inner.requires_grad and (placement.alone or self.outer_may_fail)
         value = None
         if step.at is not step.new:
             with torch.no_grad():
                 # f may work in place, so it gets a copy of what the table will hold.
-                value = total(f(new.clone(), rows), weight)
+                values = f(new.clone(), rows)
+                value = total(values, weight)
+            if may_refuse:
+                self.check_value(values, value, rows, weight)
         unbounded = self._may_overflow
-        if unbounded:
+        is_steep = bool(self.if_too_large) and may_refuse and reads_are_free(inner)
+        if unbounded or is_steep:
             inner = guarded(inner)
-        carrier = table.space.carry(inner, at)
+        carrier = placement.table.space.carry(inner, at)
         if weight is not None:
             # No gradient flows to padding, where the derivative of f need not exist.
             carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
-        loss = total(f(carrier, rows), weight)
+        values = f(carrier, rows)
+        loss = total(values, weight)
+        if may_refuse:
+            self.check_value(values, loss, rows, weight)
         if unbounded:
             remedy = "safeguard=True" if isinstance(self.rule, SOX) else "fcco.SOX"
             check_gradient(loss, inner, rows, f"{self.rule} does not bound g / u, as {remedy} does")
+        elif is_steep:
+            largest = torch.finfo(inner.dtype).max
+            check_gradient(loss, inner, rows, self.if_too_large, largest, "finite")
         if value is not None:
             loss.detach().copy_(value)
         return loss
+
+    def check_value(self, values: Tensor, loss: Tensor, rows: Tensor, weight: Tensor | None) -> None:
+        """Refuse a loss that is not finite.
+
+        Parameters
+        ----------
+        values : Tensor of shape (B1,)
+            The values of f.
+        loss : Tensor
+            Their mean or weighted sum.
+        rows : Tensor of shape (B1,)
+            The rows, for the error message.
+        weight : Tensor of shape (B1,) or None
+            The weights; where they are 0, a value does not matter.
+        """
+        if reads_are_free(loss):
+            if not math.isfinite(loss.detach().numpy()):
+                values = values if weight is None else values.detach().masked_fill(weight == 0, 0.0)
+                refuse_outer(values, rows, self.if_too_large)
+        elif self.if_too_large:  # other functions can rarely overflow, and a check costs an accelerator time
+            torch._assert_async(loss.detach().abs() < math.inf, "outer must return finite values")
 
     def _plug_in(self, f: Outer, inner: Any, index: Any, weight: Any) -> Tensor:
         """Return the value of f at the estimates themselves."""

@@ -295,7 +295,11 @@ class RememberingStep:
             at = space.floor(at, inner.detach(), torch.finfo(torch.float32).tiny)
         carrier = space.carry(inner, at)
         carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
-        side = total(f(carrier, recalled.rows.clamp(min=0)), weight)
+        rows = recalled.rows.clamp(min=0)
+        values = f(carrier, rows)
+        side = total(values, weight)
+        if self.coupled.if_too_large:
+            self.coupled.check_value(values, side, rows, weight)
         # Gradients are averaged over ranks. If they share a memory, each has the side of its own fresh examples only.
         return side * self.placement.parts if self.is_gathered else side, recalled
 

@@ -1,5 +1,7 @@
 """Scores of any size."""
 
+import math
+
 import pytest
 import torch
 
@@ -118,13 +120,39 @@ def test_scaling_vectors_changes_nothing():
     torch.testing.assert_close(*values)
 
 
-def test_push_overflows_only_where_its_value_does():
-    """e^(4 * 200) does in float64; the row itself, a logarithm, does not, and goes on from there."""
+@pytest.mark.parametrize("rule", [fcco.SOX(0.5), fcco.SOAP(0.5), fcco.BSGD()], ids=str)
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "engine"])
+@pytest.mark.parametrize("memory", [0, 2, fcco.Memory(2, "estimate")], ids=["table", "memory", "estimate"])
+def test_push_is_refused_where_its_value_or_its_gradient_overflows(rule, by_hand, memory, monkeypatch):
+    """The row would not, as a logarithm, but what follows from it would spoil all weights."""
+    if not by_hand:
+        monkeypatch.setattr(losses._bipartite, "can_fuse", lambda *arguments: False)
+    edge = math.log(torch.finfo(torch.float32).max) / 4
+    loss_fn = losses.PNormPushLoss(6, rule=rule, memory=memory)
+    target, index, refused = torch.tensor([1, 1, 0, 0]), torch.tensor([0, 1, 2, 3]), []
+    for shift in (-40.0, -1.0, -0.7, -0.35, 0.0, 0.35, 1.0):
+        scores = torch.tensor([0.0, 0.0, 0.0, edge + shift], requires_grad=True)
+        before = state(loss_fn)
+        try:
+            loss = loss_fn(scores, target, torch.where(index == 3, index + (shift > -1), index))
+        except fcco.NotFiniteError as error:
+            assert same(before, state(loss_fn))
+            assert error.name == "scores"  # noqa: PT017
+            refused.append((shift, str(error)))
+        else:
+            assert loss.isfinite()
+            loss.backward()
+            assert scores.grad.isfinite().all()
+    assert refused[-1][0] == 1.0
+    assert "at position 3, in row 4: start from small scores, standardise the features" in refused[-1][1]
+
+
+def test_push_does_not_overflow_where_its_value_does_not():
     loss_fn = losses.PNormPushLoss(2, rule=fcco.SOX(0.5))
-    scores = torch.tensor([0.0, 200.0], dtype=torch.float64, requires_grad=True)
+    scores = torch.tensor([0.0, 170.0], dtype=torch.float64, requires_grad=True)
     target, index = torch.tensor([1, 0]), torch.tensor([0, 1])
-    assert loss_fn(scores, target, index).isinf()
-    assert loss_fn.table.u[1] == 200.0
+    assert loss_fn(scores, target, index).isfinite()
+    assert loss_fn.table.u[1] == 170.0
     sane = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     for _ in range(400):
         loss = loss_fn(sane, target, index)

@@ -27,6 +27,13 @@ class ArrayOuter(Protocol):
         ...
 
 
+def is_finite(f: ArrayOuter, inner: Array, new: Array, at: Array) -> bool:
+    """Return whether a step has finite values, at the new rows, and finite slopes, at those to differentiate f at."""
+    # The loss is a sum of the values in their own precision, and its gradients are sums of parts of the slopes.
+    slopes = np.add.reduce(f.slope(inner, at), None, np.float64)
+    return math.isfinite(np.add.reduce(f.value(new))) and math.isfinite(slopes)
+
+
 class MinusRatio:
     """f = -u_1 / u_2."""
 

@@ -16,8 +16,13 @@ from fcco._coupled import CoupledLoss
 from fcco._rules import BSGD, SOAP, SOX, Batch, is_per_row
 from fcco._step import Visit
 from fcco._table import InnerTable
+from fcco.losses._array_outer import ArrayOuter, is_finite
 
 Array = NDArray[Any]
+
+
+class LeftToTheEngine(Exception):  # noqa: N818 (nothing is wrong yet)
+    """The batch is unusual or invalid: the engine has to take its step, or to say what is wrong with it."""
 
 
 class _PlainArrays:
@@ -53,11 +58,11 @@ def can_track(coupled: CoupledLoss) -> bool:
     return placement is not None and placement.alone and placement.table.u.is_cpu
 
 
-def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array]:
+def track(coupled: CoupledLoss, inner: Array, rows: Array, f: ArrayOuter | None = None) -> tuple[Array, Array]:
     """Take a step of the table; return the new rows and the rows that f is to be differentiated at.
 
     The caller must have checked that ``inner`` is finite (or -inf in log space), and that ``rows`` are distinct and
-    within [0, n).
+    within [0, n). Nothing has changed if the step is left to the engine, because f would overflow.
     """
     table: InnerTable = coupled._modules["table"]  # type: ignore[assignment]
     buffers: dict[str, Any] = table._buffers
@@ -72,6 +77,8 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array
     coverage = coupled.n_outer / len(rows)
     rate = _rate(coupled, table, visits, inner)
     new, at = update(old, Batch(estimate, None, rate, lambda: coverage, _LOG if coupled.log else _PLAIN))
+    if f is not None:
+        check_size(coupled, f, inner, new, at)
     if not coupled.is_frozen:
         if new.dtype == np.float64 != values.dtype:
             table.promote(torch.float64)
@@ -87,6 +94,12 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array) -> tuple[Array, Array
         known = torch.as_tensor(visits).bool()
         coupled.notify(Visit(torch.from_numpy(rows), made, before, known, torch.ones_like(known)))
     return new, at
+
+
+def check_size(coupled: CoupledLoss, f: ArrayOuter, inner: Array, new: Array, at: Array) -> None:
+    """Leave a step to the engine if f may overflow, and does: the engine says what to do."""
+    if coupled.if_too_large and not is_finite(f, inner, new, at):
+        raise LeftToTheEngine
 
 
 def count_step(coupled: CoupledLoss) -> None:

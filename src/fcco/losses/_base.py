@@ -222,7 +222,7 @@ class Loss(nn.Module):
             name, place, value = self.estimated_from, error.place[:1], error.value
             if error.name == "inner":
                 message = f"{name} must give finite inner values; got {value} at position {place[0]}"
-            elif error.name == "gradient":
+            elif error.name in ("outer", "gradient"):
                 message = f"{name} is out of range: {error}"
             else:
                 raise

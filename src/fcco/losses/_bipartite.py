@@ -286,8 +286,10 @@ class PNormPushLoss(Loss):
     **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
     rows in [0, n). It returns a scalar.
 
-    With "exp" the loss works in log space and overflows only if its value does, which is the p-th power of an
-    exponential. Start from small scores: from large ones, the value is so large that no step size works.
+    With "exp" the loss works in log space and overflows only if its value or its gradient does. The value is the p-th
+    power of an exponential: with p = 4 it overflows in single precision if a negative is 22 above the positives. A step
+    that would overflow raises :class:`fcco.NotFiniteError` and changes nothing. Start from small scores: from large
+    ones, the value is so large that no step size works.
 
     The default rule and memory were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
@@ -316,6 +318,8 @@ class PNormPushLoss(Loss):
         rule, memory = choose(rule, memory, P_NORM_PUSH, strata=2)
         super().__init__(_Power(p, ell.is_exp), n, rule=rule, log=ell.is_exp, memory=memory)
         self.p, self.surrogate = p, ell
+        self.coupled.outer_may_fail = True
+        self.coupled.if_too_large = "start from small scores, standardise the features, or use a smaller p"
 
     @classmethod
     def from_targets(cls, target: Any, **options: Unpack[PNormPushOptions]) -> PNormPushLoss:

@@ -24,7 +24,8 @@ from fcco._checks import as_index, has_repeats, reads_are_free
 from fcco._coupled import CoupledLoss
 from fcco._rules import BSGD
 from fcco.losses._array_outer import ArrayOuter
-from fcco.losses._array_step import can_track, count_step, track
+from fcco.losses._array_step import LeftToTheEngine as LeftToTheEngine
+from fcco.losses._array_step import can_track, check_size, count_step, track
 
 Array = NDArray[Any]
 
@@ -33,10 +34,6 @@ _NUMBERS = (*_FLOATS, torch.bool, torch.uint8, torch.int16, torch.int32, torch.i
 
 
 _NONE: Array = np.empty(0, np.int64)
-
-
-class LeftToTheEngine(Exception):  # noqa: N818 (nothing is wrong yet)
-    """The batch is unusual or invalid: the engine has to take its step, or to say what is wrong with it."""
 
 
 def or_left_to_the_engine(step: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
@@ -119,7 +116,7 @@ def step_by_hand(
         return None
     inner = made.inner.astype(arrays[0].dtype, copy=False)
     _check_finite(inner, coupled.log)
-    new, at = track_rows(coupled, inner, rows)
+    new, at = track_rows(coupled, inner, rows, f)
     slope, weight = f.slope(inner, at), made.weight
     if weight is None:
         value = np.add.reduce(f.value(new)) / len(inner)
@@ -150,13 +147,14 @@ def _check_finite(inner: Array, log: bool) -> None:
         raise LeftToTheEngine
 
 
-def track_rows(coupled: CoupledLoss, inner: Array, rows: Array | None) -> tuple[Array, Array]:
+def track_rows(coupled: CoupledLoss, inner: Array, rows: Array | None, f: ArrayOuter) -> tuple[Array, Array]:
     """Take a step of the table; return the new rows, and those that f is to be differentiated at.
 
     ``rows`` is None if they are not known, for a rule that keeps none.
     """
     if rows is not None and len(rows):
-        return track(coupled, inner, rows)
+        return track(coupled, inner, rows, f)
+    check_size(coupled, f, inner, inner, inner)
     if not coupled.is_frozen:
         count_step(coupled)
     return inner, inner

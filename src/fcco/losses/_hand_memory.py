@@ -19,7 +19,7 @@ from fcco._coupled import CoupledLoss
 from fcco._remember import TRUST
 from fcco.functional._surrogates import Surrogate
 from fcco.losses._array_memory import Array, ArrayMemory, Batch
-from fcco.losses._array_outer import ArrayOuter, MinusRatio
+from fcco.losses._array_outer import ArrayOuter, Logarithm, MinusRatio
 from fcco.losses._by_hand import or_left_to_the_engine, track_rows, with_gradient
 from fcco.losses._hand_bipartite import PrecisionSums, push_means
 from fcco.losses._pair_arrays import own_terms
@@ -93,9 +93,9 @@ class FreshBatch:
         share = self.held.share[self.outer]
         return share / share.sum()
 
-    def step(self, outer: Array, inner: Array) -> tuple[Array, Array]:
+    def step(self, outer: Array, inner: Array, f: ArrayOuter) -> tuple[Array, Array]:
         """Take a step of the table; return the new rows, and the rows that f is to be differentiated at."""
-        return track_rows(self.coupled, inner, None if self.rows is None else self.rows[outer])
+        return track_rows(self.coupled, inner, None if self.rows is None else self.rows[outer], f)
 
     def step_by_itself(self, step: ByItself, outer: Array, inner: Array, expected: Array) -> Tensor | None:
         """Take the step of the batch by itself and remember the batch, with the estimates from everyone."""
@@ -157,8 +157,8 @@ def remembering_average_precision(
         return batch.step_by_itself(by_itself, batch.positives, inner, expected)
     of_rival = _each_represents(n_pos - 1, expected[1]) / n, _each_represents(n - n_pos, expected[0]) / n
     theirs = PrecisionSums(surrogate, old[batch.outer], fresh, of_rival, own.counted / n * (1 if exact else n_pos / p))
-    new, at = batch.step(batch.positives, inner)
     gradient, f = np.zeros(len(h), dtype), MinusRatio()
+    new, at = batch.step(batch.positives, inner, f)
     pulls = ours.by_class(f.slope(inner, at).astype(dtype) / (expected[-1] * temperature))
     # The own score is among the rivals too, where it does not count.
     gradient[batch.positives] = ours.pairs.pull_own(pulls) + pulls[0] * own.slope
@@ -197,10 +197,12 @@ def remembering_p_norm_push(
     if not batch.enough:
         return batch.step_by_itself(by_itself, batch.negatives, inner, expected)
     theirs = push_means(surrogate, old[batch.outer], fresh, expected[1] or 1.0)  # 0 if there never was any
-    new, at = batch.step(batch.negatives, inner)
+    slope = f.slope(theirs.inner, batch.refreshed(theirs.inner)) * batch.share
+    if not math.isfinite(np.add.reduce(slope, None, np.float64)):
+        return None
+    new, at = batch.step(batch.negatives, inner, f)
     gradient = np.zeros_like(h)
     gradient[batch.negatives] = ours.pull_own(f.slope(inner, at) / expected[-1])
-    slope = f.slope(theirs.inner, batch.refreshed(theirs.inner)) * batch.share
     gradient[batch.positives] = theirs.pull_rivals(slope)
     batch.finish(batch.negatives, inner, expected)
     return with_gradient((scores,), np.add.reduce(f.value(new)) / m if m else 0.0, (gradient,))
@@ -239,7 +241,7 @@ def remembering_cox(
         return None
     if not batch.enough:
         return batch.step_by_itself(by_itself, batch.positives, inner, expected)
-    new, at = batch.step(batch.positives, inner)
+    new, at = batch.step(batch.positives, inner, Logarithm())
     gradient = np.zeros(len(h))
     # The own term is a part of the sum that does not change with h.
     gradient[batch.positives] = -np.exp(precise - at) * (1 - of_event * np.exp(-precise)) / expected[-1]

@@ -70,7 +70,7 @@ def remembering_nca(
         return loss
     outer = held.share > 0
     theirs = neighbour_sums(old[outer], fresh, old_label[outer], label, own_first=False)
-    new, at = _step(coupled, inner, rows, counts)
+    new, at = _step(coupled, inner, rows, counts, f)
     weights = own.weights(f.slope(inner, at) * (counts / expected[-1])[:, None])
     gradient = 2 * (weights @ everyone - weights.sum(1)[:, None] * fresh)
     gradient += _rival_side(arrays, theirs, fresh, old[outer], expected, n, f)
@@ -95,14 +95,14 @@ def _are_rows(rows: Array | None, size: int, n: int) -> bool:
     return bool(len(rows) == size and ordered[0] >= 0 and ordered[-1] < n) and not has_repeats(ordered)
 
 
-def _step(coupled: CoupledLoss, inner: Array, rows: Array | None, counts: Array) -> tuple[Array, Array]:
+def _step(coupled: CoupledLoss, inner: Array, rows: Array | None, counts: Array, f: Share) -> tuple[Array, Array]:
     """Take a step of the table; return the new rows, and those that f is to be differentiated at."""
     if rows is None:
         if not coupled.is_frozen:
             count_step(coupled)
         return inner, inner
     new, at = inner.copy(), inner.copy()
-    new[counts], at[counts] = track(coupled, inner[counts], rows[counts])
+    new[counts], at[counts] = track(coupled, inner[counts], rows[counts], f)
     return new, at
 
 
