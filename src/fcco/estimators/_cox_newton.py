@@ -29,7 +29,7 @@ class Fit:
 
     w: Array
     covariance: Array  # the inverse of the Hessian of the whole log-likelihood; NaN where it has none
-    curve: list[float]  # the objective at each iterate
+    curve: list[float]  # the objective at each iterate, the start among them
     converged: bool
     endless: Array | None  # the direction in which the likelihood rises for ever
     at_zero: float  # the objective at w = 0
@@ -46,7 +46,7 @@ def newton(objective: Likelihood, start: Array, *, max_iter: int, tol: float, re
     Args:
         objective: on standardised features.
         start: [d], the first iterate.
-        max_iter: how many Hessians at most.
+        max_iter: how many steps at most; with 0, only the Hessian at the start is worked out.
         tol: stop when the next step would raise the log-likelihood, of all events together, by less (if events weigh
             less than 1 on average, as if they weighed 1), or by little where it rises for ever.
         report: is told the objective of each iterate.
@@ -65,7 +65,7 @@ def newton(objective: Likelihood, start: Array, *, max_iter: int, tol: float, re
         step = basis @ _solve(basis.T @ point.hessian @ basis, -(basis.T @ point.gradient))
         rise = -0.5 * scale * float(point.gradient @ step)
         converged = rise <= tol or (rise <= _NO_GAIN and _rises_for_ever(objective, step))
-        if converged or len(curve) == max_iter:
+        if converged or len(curve) > max_iter:
             break
         following = _search(objective, point, step)
         if following is None:

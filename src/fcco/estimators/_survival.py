@@ -36,7 +36,7 @@ from fcco.estimators._validation import (
 )
 from fcco.functional._checks import check_choice, check_number
 
-_LOOK_AHEAD = 8  # iterations of Newton's method which tell whether a likelihood has a maximum near by
+_LOOK_AHEAD = 7  # iterations of Newton's method which tell whether a likelihood has a maximum near by
 
 
 def _refuse_events_apart(model: Any, *args: Any, **_: Any) -> None:
@@ -144,7 +144,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     strata_ : ndarray of shape (n_strata,) or None
         The distinct strata of the training data, sorted.
     loss_curve_ : list of float
-        F at each iterate of Newton's method, or after each pass.
+        F at the start and after each iteration of Newton's method, or after each pass of descent.
     n_iter_, n_features_in_, feature_names_in_, learning_rate_
         As in scikit-learn; the last one of descent only.
 
@@ -318,7 +318,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
 
     def _fit_newton(self, objective: Likelihood, start: Array) -> None:
         tol = 1e-12 if self.tol is None else float(self.tol)
-        with Bar("CoxRegressor", self.max_iter, self.verbose) as bar:
+        with Bar("CoxRegressor", self.max_iter + 1, self.verbose) as bar:  # the start is shown too
             fit = newton(objective, start, max_iter=self.max_iter, tol=tol, report=bar.show)
         self._set_coefficients(objective, fit)
         if fit.endless is not None:
@@ -341,7 +341,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
             newton(objective, w, max_iter=_LOOK_AHEAD, tol=0.0, report=_silent).endless if self.alpha == 0 else None
         )
         # Newton's method for no iteration: the information at w.
-        here = newton(objective, w, max_iter=1, tol=0.0, report=_silent)
+        here = newton(objective, w, max_iter=0, tol=0.0, report=_silent)
         self._set_coefficients(objective, replace(here, w=w, curve=progress.curve, endless=endless))
         if endless is None:
             descent.warn()
@@ -361,7 +361,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         self._flat = fit.rank == 0 and bool(objective.rows.spread.any())
         self._endless = [] if fit.endless is None else self._features_along(fit.endless)
         self.loss_curve_ = fit.curve
-        self.n_iter_ = len(fit.curve)
+        self.n_iter_ = max(1, len(fit.curve) - self._exact)  # the curve of Newton's method begins before a step
 
     def _features_along(self, direction: Array) -> list[str]:
         share = np.abs(direction) / np.abs(direction).max()
