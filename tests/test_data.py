@@ -338,11 +338,12 @@ def train(loader, sampler, start=0, stop=None, set_epoch=False):
 
 ignore_set_vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
 every_loader = pytest.mark.parametrize("make_loader", [ResumableLoader, torchdata_loader])
-every_kind_of_workers = pytest.mark.parametrize(
-    "workers",
-    [{}, {"num_workers": 1, "prefetch_factor": 5}, {"num_workers": 2, "persistent_workers": True}],
-    ids=["none", "prefetching", "persistent"],
-)
+KINDS_OF_WORKERS = {
+    "none": {},
+    "prefetching": {"num_workers": 1, "prefetch_factor": 5},
+    "persistent": {"num_workers": 2, "persistent_workers": True},
+}
+every_kind_of_workers = pytest.mark.parametrize("workers", KINDS_OF_WORKERS.values(), ids=KINDS_OF_WORKERS)
 
 
 @ignore_set_vital
@@ -359,12 +360,19 @@ def test_a_loader_resumes_between_epochs(make_loader, workers):
             assert [index.tolist() for _, index in resumed] == expected
 
 
+WAYS_TO_TRAIN = [(1, False, None), (1, True, None), (2, True, None), (1, False, 10), (2, True, 3)]
+
+
+# Where a loader has workers, it starts 17 of them in a test: every way to train meets one of the two kinds.
 @ignore_set_vital
 @every_loader
-@every_kind_of_workers
 @pytest.mark.parametrize(
-    ("replicas", "set_epoch", "steps"),
-    [(1, False, None), (1, True, None), (2, True, None), (1, False, 10), (2, True, 3)],
+    ("workers", "replicas", "set_epoch", "steps"),
+    [
+        pytest.param(KINDS_OF_WORKERS[kind], *way, id=f"{kind}-{'-'.join(map(str, way))}")
+        for k, way in enumerate(WAYS_TO_TRAIN)
+        for kind in ("none", ("prefetching", "persistent")[k % 2])
+    ],
 )
 def test_a_loader_resumes_after_the_last_batch_trained_on(make_loader, workers, replicas, set_epoch, steps):
     def begin():
