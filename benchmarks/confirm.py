@@ -30,6 +30,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from applications._measure import load
 from fcco_reproduce import Job
 from fcco_reproduce._cache import Cache
@@ -38,10 +40,11 @@ from harness.cache import PACKAGES, sources
 from harness.objectives import OBJECTIVES
 
 ROOT = Path(__file__).parent.parent
+PREPARED = ROOT / "build" / "top_of_list" / "tasks"
 SHORT = {"steps": 60, "every": 20, "first_steps": 30}  # instead of the settings of these names
 RUN = (
     "import json, sys; from importlib import import_module; from fcco_reproduce import Job; "
-    "jobs = [Job(getattr(import_module(m), f), s) for m, f, s in json.load(sys.stdin)]; "
+    "jobs = [Job(getattr(import_module(m), f), s, place=p) for m, f, s, p in json.load(sys.stdin)]; "
     "json.dump([job.run() for job in jobs], sys.stdout)"
 )
 Entry = dict[str, Any]
@@ -99,9 +102,18 @@ def comparable(result: Any, settings: dict[str, Any]) -> Any:
     return without_times(result)
 
 
+def place_of(settings: dict[str, Any]) -> dict[str, str]:
+    """Return where the data of a run are, if it takes data that ``python -m top_of_list --finished`` has prepared."""
+    for path in PREPARED.glob("*.npz"):
+        with np.load(path) as held:
+            if str(held["hash"]) == settings.get("data"):
+                return {"path": str(path)}
+    return {}
+
+
 def run_by(tree: Path, entries: Sequence[Entry]) -> Any:
     """Return the results of runs by the code of a checkout."""
-    jobs = [(*entry["job"].rsplit(".", 1), entry["settings"]) for entry in entries]
+    jobs = [(*entry["job"].rsplit(".", 1), entry["settings"], place_of(entry["settings"])) for entry in entries]
     paths = [str(place) for place in (tree / "src", tree / "benchmarks", ROOT / "build" / "rivals")]
     where = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     words = [sys.executable, "-c", RUN]

@@ -4,6 +4,7 @@ import json
 import sys
 from itertools import count
 
+import numpy as np
 import pytest
 
 import confirm
@@ -33,6 +34,13 @@ def tree(tmp_path, monkeypatch):
         return place
 
     return make
+
+
+def test_runs_on_prepared_data_find_them_by_their_content(tmp_path, monkeypatch):
+    monkeypatch.setattr(confirm, "PREPARED", tmp_path)
+    np.savez(tmp_path / "digits.npz", hash=np.array("abc"))
+    assert confirm.place_of({"data": "abc"}) == {"path": str(tmp_path / "digits.npz")}
+    assert confirm.place_of({"data": "other"}) == confirm.place_of({}) == {}
 
 
 def test_one_run_of_each_kind_is_chosen():
