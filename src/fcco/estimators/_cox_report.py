@@ -39,8 +39,8 @@ class ReportMixin:
     def summary(self) -> Any:
         """A table like lifelines': coefficients, hazard ratios, standard errors, 95% bounds, z and p of w = 0.
 
-        A data frame by feature, or without pandas a structured array. The errors are those of maximum likelihood:
-        meant for alpha = 0 and a fit that converged. :meth:`print_summary` prints it.
+        It is a data frame with a row for each feature, or without pandas a structured array. The standard errors are
+        those of maximum likelihood, for alpha = 0 and a fit that converged. :meth:`print_summary` prints the table.
         """
         check_is_fitted(self)
         return summarise(self.coef_, self.standard_error_, self._names())

@@ -72,6 +72,7 @@ class ListwiseRanker(LinearRanker):
     Parameters
     ----------
     objective : {"listnet", "listmle", "ndcg"}, default="listnet"
+        What is minimised. "listmle" takes negative relevances too, but :meth:`score`, which is NDCG, does not.
     surrogate : {"ramp", "sigmoid", "squared_hinge", "hinge", "logistic"}, default="ramp"
         The function ℓ of "ndcg". Only the bounded ones, "ramp" and "sigmoid", follow NDCG.
     margin : float, default=1.0
@@ -165,7 +166,8 @@ class ListwiseRanker(LinearRanker):
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             The features. Only method="exact" takes a sparse matrix.
         y : array-like of shape (n_samples,)
-            Relevances, at least 0. With "listmle", where only the order matters, they may be negative.
+            Relevances, at least 0. With "listmle", where only the order matters, they may be negative. :meth:`score`
+            then needs other values, because NDCG takes relevances of at least 0: subtract the minimum, for example.
         qid : array-like of shape (n_samples,), optional
             The query of each row. Without ``qid`` and ``group`` all rows are of one query, and a warning says so. Pass
             ``numpy.zeros(n_samples)`` if that is meant.

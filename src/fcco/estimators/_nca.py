@@ -51,96 +51,106 @@ class NeighborhoodComponentsAnalysis(
 
     A drop-in for ``sklearn.neighbors.NeighborhoodComponentsAnalysis``, which keeps all pairs of rows in memory.
 
-    The default is one method for any number of rows. It begins with steps like Adam's, each along the gradient of 128
-    rows, the anchors, against 16,384 others drawn anew (of more than 195 features fewer, but at least 4,096), or
-    against all rows if there are fewer. The memory is that of a batch, and above as many rows as that the time of a
-    step no longer grows. Above 4,000 rows the last of these ends at A, 1.5 A or 2.25 A, whichever is best: the size of
-    A is what such steps change most slowly. L-BFGS on all pairs follows, with O(n²) time an iteration and O(n) memory.
-    Its iterations compare 8e8 pairs in all: up to 4,000 rows that allows for 47 of 50, at 10,000 rows for 8, at 28,000
-    for one, and above for none. Up to 500 rows, where it is cheap, L-BFGS is run from several starts, and the best is
-    kept. ``method="exact"`` gives L-BFGS all iterations but three at any n.
+    The default is one method for any number of rows. It begins with steps like Adam's. Each step follows the gradient
+    of 128 rows, the anchors, against 16,384 other rows drawn anew, or against all rows if there are fewer. (With more
+    than 195 features it draws fewer, but at least 4,096.) The memory is that of a batch, and the time of a step stops
+    growing at this number of rows. Above 4,000 rows, these steps end at A, 1.5 A or 2.25 A, whichever is best, because
+    they change the size of A most slowly.
+
+    L-BFGS on all pairs follows, with O(n²) time for an iteration and O(n) memory. Its iterations may compare 8e8 pairs
+    in all. Up to 4,000 rows that allows for 47 of 50 iterations, at 10,000 rows for 8, at 28,000 for one, and above for
+    none. Up to 500 rows, where it is cheap, L-BFGS is run from several starts, and the best is kept.
+    ``method="exact"`` gives L-BFGS all iterations but three at any n.
 
     Sums over pairs are worked out by PyTorch, on as many threads as it has (:func:`torch.set_num_threads`), but no more
     than eight. The result does not depend on the number of threads, to the last bit. Nothing is compiled.
 
-    With "sox", "soap", "moap" or "bsgd", a batch of rows is compared with itself, and a table of the running sums of
-    every row makes up for the rest, as in the paper: O(batch_size²) memory, on one thread, compiled at the first fit.
-    On training data these end far below the optimum.
+    The methods "sox", "soap", "moap" and "bsgd" work on mini-batches, as in the paper. Each compares a batch of rows
+    with itself, and all but "bsgd" also keep a table with a running sum for every row. They take O(batch_size²) memory
+    and one thread, and are compiled at the first fit. On training data they end far from the optimum.
 
-    For these four, rows of a batch come in random order, each once a pass. A batch's mates and strangers of a row stand
-    for those of the training set, however many it has of each. Where a batch would hold fewer than four rows of a class
-    on average, rows are shuffled in groups of four or more of a class; a row without a mate in its batch waits for the
-    next pass.
+    For these four, the rows come in random order, each once in a pass. In a batch, a row's rows of the same class stand
+    for all such rows of the training set, and its other rows stand for all other rows: the sums over them are scaled to
+    the numbers in the training set. If a batch would hold fewer than four rows of a class on average, rows are shuffled
+    in groups of four or more of a class. A row that is the only one of its class in a batch waits for the next pass.
 
     Parameters
     ----------
     n_components : int or None
-        Rows of A; None: as many as there are features.
+        Number of rows of A. None stands for the number of features.
     init : {"auto", "pca", "lda", "identity", "random"} or array [n_components, n_features]
-        Where A starts, as in scikit-learn. Unless it is an array, it is scaled to where the mean squared distance of
-        two rows is 4: far apart, only the nearest neighbour counts, and close together all count alike; either way the
-        objective is flat. Where no feature varies, A stays the identity.
+        Where A starts, as in scikit-learn. Unless it is an array, it is scaled so that the mean squared distance of two
+        rows is 4. The objective is flat if rows are much farther apart, because only the nearest neighbour counts, and
+        if they are much closer, because all count alike. If no feature varies, A stays the identity.
     warm_start : bool
-        Start from the last solution. "auto" and "exact" then begin with L-BFGS, of which there is at least one
-        iteration. The other methods take the smallest of the steps of learning_rate="auto", to stay near it.
+        Whether to start from the last solution. "auto" and "exact" then begin with L-BFGS, and take at least one
+        iteration of it. The other methods take the smallest of the steps of learning_rate="auto", to stay near the last
+        solution.
     max_iter : int
-        Iterations at most. One is 50 steps on anchors, or an iteration of L-BFGS. At most 0.6 of them, and at least
-        three, are steps on anchors. With the methods on mini-batches, one is a pass over the rows, or as many passes as
-        make up 50 steps.
+        Largest number of iterations. With "auto" and "exact", an iteration is one of L-BFGS, or 50 steps on anchors.
+        Above 500 rows, at least three iterations and at most 0.6 of them are steps on anchors. With the methods on
+        mini-batches, an iteration is a pass over the rows, or as many passes as make up 50 steps.
     tol : float
-        Relative improvement of the tracked objective that counts. ``n_iter_no_change`` iterations of L-BFGS without one
-        end the fit, as does an objective within tol of -1, below which there is none. On mini-batches they divide the
-        step by ten, and as many again end the fit. 0: none of this. A fit that uses up its iterations or its time warns
-        unless one of the last ``n_iter_no_change`` iterations of L-BFGS improved the objective by tol or less, which
-        is where scikit-learn stops, or unless the last ``n_iter_no_change`` iterations did so on average; on
-        mini-batches it always warns. A fit also warns if it ends worse than it began, with rows so far apart that
-        the objective is flat, or if its mini-batches are off the objective by more than 0.1: they are too small for
+        Smallest improvement of ``loss_curve_`` that counts, relative to its size. A fit by "auto" or "exact" ends when
+        ``n_iter_no_change`` iterations of L-BFGS bring no such improvement, or when F is within ``tol`` of -1, which is
+        its lower bound. A fit on mini-batches divides its step by ten when ``n_iter_no_change`` iterations bring no
+        improvement, and ends when this happens again. With 0 the fit never stops early.
+
+        A fit that uses up its iterations or its time warns, with two exceptions for "auto" and "exact". It does not
+        warn if one of the last ``n_iter_no_change`` iterations of L-BFGS improved F by ``tol`` or less, which is where
+        scikit-learn would have stopped. It does not warn either if the last ``n_iter_no_change`` iterations did so on
+        average. Every fit warns if it ends worse than it began, or with rows so far apart that the objective is flat. A
+        fit on mini-batches warns if these are off the objective by more than 0.1, because they are then too small for
         the number of classes.
     callback : callable or None
-        Called after each iteration with A, flat, and the number of iterations.
+        A function that is called after each iteration, with A as a flat array and the number of iterations.
     verbose : int
-        Whether to show a progress bar with the objective, as ``loss_curve_`` has it; scikit-learn prints a line for
-        each iteration, with the sum of all p_i. How long anything took to compile is printed too.
+        Whether to show a progress bar with the objective, as ``loss_curve_`` has it. scikit-learn prints a line for
+        each iteration instead, with the sum of all p_i. How long anything took to compile is printed too.
     random_state : int, RandomState or None
-        Of the order of rows, and of a random start.
+        Seed of the order of rows, and of a random start.
     method : {"auto", "exact", "sox", "soap", "moap", "bsgd"}
-        "auto" and "exact": see above. The others are on mini-batches, by how the table is updated, see
-        :class:`fcco.SOX` and its siblings; "bsgd" has none. If learning_rate is a number, "auto" is "sox".
+        "auto" and "exact" are described above. The others work on mini-batches, and differ in how the table is updated:
+        see :class:`fcco.SOX` and its siblings. "bsgd" has no table. If ``learning_rate`` is a number, "auto" is "sox".
     gamma : float
         Rate of the table's moving average, in (0, 1]. This, ``beta`` and ``batch_size`` are for mini-batches.
     beta : float
         Rate of the gradient's moving average, in (0, 1].
     batch_size : int
-        Rows of a batch, at least 3; all of them if there are fewer.
+        Number of rows in a batch, at least 3. If there are fewer rows, a batch holds all of them.
     learning_rate : "auto" or float
-        Of the methods on mini-batches. A number: A moves by learning_rate · v, where v is the gradient's moving
-        average, as in :class:`fcco.optim.MovingAverageSGD`. "auto": v is divided entry by entry by the root mean square
-        of past gradients, as in Adam, and each column by the deviation of its feature, so that units do not matter. An
-        entry's step is at most min(0.3, 3 / √n_features) times the root mean square of the start's entries, in the same
-        units, of an array as if it were scaled up to a mean squared distance of 4; that, a tenth, a hundredth or a
-        thousandth of it, whichever does best in a trial of 50 steps. Either way the rate falls to 0 by half a cosine.
+        Step size of the methods on mini-batches. It falls to 0 by half a cosine.
+
+        With a number, a step moves A by ``learning_rate`` times v. Here v is the gradient's moving average, as in
+        :class:`fcco.optim.MovingAverageSGD`.
+
+        With "auto", each entry of v is divided by the root mean square of its past gradients, as in Adam, and each
+        column by the deviation of its feature, so that units do not matter. The largest step of an entry is
+        min(0.3, 3 / √n_features) times the root mean square of the entries of the start, in the same units. A start
+        whose mean squared distance is below 4 counts as if it were scaled up to 4. A trial of 50 steps chooses between
+        this step, a tenth, a hundredth and a thousandth of it.
     alpha : float
         Weight of the penalty.
     n_iter_no_change : int
-        See ``tol``.
+        Number of iterations without an improvement that end the fit; see ``tol``.
     max_time : float or None
-        Seconds after which no further iteration begins, counted from the start of ``fit``; the best A so far is kept.
-        None: no limit. With a limit, the result depends on how fast the machine is.
+        Number of seconds, counted from the start of ``fit``, after which no further iteration begins. The best A so far
+        is kept. The result then depends on how fast the machine is. None stands for no limit.
 
     Attributes
     ----------
     components_ : array [n_components, n_features]
-        A.
+        The map A.
     n_features_in_ : int
     feature_names_in_ : array [n_features_in_]
-        Where X has names.
+        Names of the features, if X has them.
     n_iter_ : int
-        Iterations made.
+        Number of iterations.
     random_state_ : RandomState
     loss_curve_ : list of float
-        The objective after each iteration. After one that is not of L-BFGS it is the mean of exact p_i, over all i or,
-        where there are more than 500, over 500 drawn once at random: then an estimate of F, with a standard error of
-        0.02 at most.
+        The objective after each iteration. After an iteration of L-BFGS it is exact. After others it is the mean of the
+        exact p_i over at most 500 rows, which are drawn once at random. With more rows than that it is an estimate of
+        F, with a standard error of at most 0.02.
 
     Notes
     -----

@@ -54,21 +54,23 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     .. math:: F(w) = \frac{1}{n_E} \sum_{i : E_i = 1} \log \sum_{j : T_j \ge T_i} e^{w^T (x_j - x_i)}
               + \frac{\alpha}{2} \|w\|^2
 
-    The default, ``method="exact"``, is Newton's method with step-halving: O(n d) memory, O(n d²) for an iteration
-    after one sort, a few iterations. It is both faster and better than mini-batches. On 10^6 rows of 20 features, one
-    thread, in one run of ``python benchmarks/cox.py``:
+    The default, ``method="exact"``, is Newton's method with step-halving. It takes a few iterations after one sort. An
+    iteration costs O(n d²), and the memory is O(n d). It is both faster and better than mini-batches. On 10^6 rows of
+    20 features, one thread, in one run of ``python benchmarks/cox.py``:
 
     - untied times: 1.6 s; scikit-survival 57 s, lifelines 91 s; ``method="soap"`` 12 s, to 1e-4 above the minimum;
     - tied times, by Efron: 1.2 s; scikit-survival 40 s, lifelines 5.6 s.
 
-    ``y`` is a structured array of event and time, as scikit-survival's; or two columns (time, event) in this order,
-    or, in a data frame, named so; or one-dimensional: times, all of events. Only the order of times matters to the
+    ``y`` can be a structured array of event and time, as in scikit-survival. It can have two columns, time and event,
+    in this order. In a data frame, a column named time may also be the second one, and so may one beside an event of
+    bool. A one-dimensional y has times only, all of them of events. Only the order of times matters to the
     coefficients, and times may be negative.
 
-    ``strata`` of ``fit`` gives every stratum a baseline hazard of its own: risk sets are those of a stratum, and the
-    coefficients are common to all. With ``entry``, a row is at risk in (entry, time], as in R's survival and lifelines
-    (left truncation): an event at the very time of its entry does not see it. Both need method="exact". Late entries
-    make an iteration some times slower, and take memory for a dense X.
+    ``strata`` of ``fit`` gives every stratum a baseline hazard of its own. Risk sets are then those of a stratum, and
+    the coefficients are common to all. ``entry`` is for rows that enter late (left truncation), as in R's survival and
+    lifelines. A row is at risk after its entry and up to its time. If another row has an event exactly when a row
+    enters, the row that enters is not yet in that event's risk set. Both need method="exact". Late entries make an
+    iteration several times slower, and take memory for a dense X.
 
     ``sample_weight`` of ``fit``, with method="exact" only, counts a row as often as it says. With Breslow's ties a
     weight of 2 is the same as the row twice, for the standard errors and the baseline too. Efron's ties are weighted as
@@ -78,11 +80,14 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     A Pipeline forwards ``predict`` and ``score`` only. For the other methods, transform X by the earlier steps and call
     the last one, as in the last example. ``set_output(transform="pandas")`` of the pipeline keeps the features' names.
 
-    Constant features get a coefficient of 0; of collinear ones only the sum is determined, and they share it; the
-    standard errors of both are NaN. If the likelihood rises for ever along some direction (the events can be told
-    from their risk sets without error), the features are named in a ``ConvergenceWarning``: the coefficients are then
-    those where the rise became negligible, or where descent ended, and alpha > 0 makes them finite. After descent a few
-    iterations of Newton's method look for that.
+    Constant features get a coefficient of 0. Of collinear features only the sum of the effects is determined, and they
+    share it. The standard errors of both kinds are NaN.
+
+    The likelihood may have no maximum (monotone likelihood, or complete separation). Some features then tell the events
+    from their risk sets without error, and the likelihood rises for ever along them. A ``ConvergenceWarning`` names
+    these features. Their coefficients are those at which the rise became negligible, or at which descent ended. With
+    alpha > 0 there is a finite optimum. Descent cannot see this by itself, so ``fit`` checks for it after the last pass
+    by a few iterations of Newton's method, which do not change the coefficients.
 
     The first fit compiles what it needs, once, for a few seconds (``verbose=1`` prints how long). Later processes find
     the compiled code on disk.
@@ -99,26 +104,30 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         there are many ties. It is the default here because all methods support it, and because only with it a weight
         of 2 is the same as the row twice, as scikit-learn requires.
     alpha : float, default=0.0
-        Of the L2 penalty, in units of the features. As n_E is divided by, scikit-survival's alpha is n_E times this.
+        Weight of the L2 penalty on the coefficients of X as it is given, not of standardised features. scikit-survival
+        does not divide its objective by n_E, so its alpha is n_E times this one. lifelines' ``penalizer`` p is the same
+        as alpha = p n / n_E for n rows of standardised features.
     learning_rate : "auto" or float, default="auto"
-        Of descent, for features of unit spread (steps are scaled accordingly). "auto" tries the powers of 4 from 16
-        down for 300 steps each, and takes the one with the lowest F; before the fit ends, it tries larger ones again.
+        Step size of descent, in units of each feature's deviation. "auto" takes the power of 4, from 16 down, that
+        comes furthest in a trial of 300 steps. Before the fit ends, it tries larger ones again.
     gamma, beta : float, default=0.7, 0.1
-        Rates, in (0, 1], of the table of inner estimates and of the gradient's moving average.
+        Rates, in (0, 1], of descent. ``gamma`` is that of the table's moving average, and ``beta`` that of the
+        gradient's moving average.
     batch_size : int, default=64
         Number of rows in a batch of descent, at least 2, as the rows of a batch are compared with each other.
     max_iter : int, default=100
-        Iterations of Newton's method, or passes over the data, at most.
+        Largest number of iterations of Newton's method, or of passes over the data.
     tol : float or None, default=None
-        Newton's method ends when the log-likelihood of all data would rise by less (None: 1e-12), or by less than 3e-7
-        where it rises for ever; descent when F, within ``n_iter_no_change`` passes, has not fallen by this share of its
-        size (None: 1e-6).
+        Smallest improvement that counts. Newton's method ends when its next step would raise the log-likelihood of all
+        data by less than ``tol``, or by less than 3e-7 if the likelihood rises for ever. Descent ends when
+        ``n_iter_no_change`` passes have not lowered F by a share ``tol`` of its size. None stands for 1e-12 in Newton's
+        method, and for 1e-6 in descent.
     n_iter_no_change : int, default=5
-        See ``tol``.
+        Number of passes without an improvement that end descent.
     warm_start : bool, default=False
         Whether to begin at the coefficients of the last fit, instead of 0.
     random_state : int, RandomState or None, default=None
-        Of the batches.
+        Seed of the batches of descent.
     verbose : int, default=0
         Whether to show a progress bar with F, as ``loss_curve_`` has it, and to print how long anything took to
         compile.
@@ -126,27 +135,31 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,)
+        The coefficients w.
     covariance_ : ndarray of shape (n_features, n_features)
         The inverse of the (penalised) observed information at ``coef_``.
     standard_error_ : ndarray of shape (n_features,)
+        The square roots of the diagonal of ``covariance_``.
     mean_ : ndarray of shape (n_features,)
-        Of the features; the baseline is for a row at the mean.
+        The means of the features. The baseline hazard is that of a row at the mean.
     log_likelihood_ : float
         The partial log-likelihood of the training data, without the penalty.
     null_log_likelihood_ : float
-        The same if all coefficients are 0.
+        The partial log-likelihood of the training data if all coefficients are 0.
     concordance_index_ : float
         Harrell's concordance index of the training data.
     unique_times_ : ndarray of shape (n_times,)
-        All times in the training data, of events and of censoring, rising.
+        All times in the training data, of events and of censoring, in rising order.
     baseline_cumulative_hazard_ : ndarray of shape (n_times,)
-        Breslow's estimate at these times, of shape (n_strata, n_times) with strata.
+        Breslow's estimate at these times. With strata its shape is (n_strata, n_times).
     strata_ : ndarray of shape (n_strata,) or None
         The distinct strata of the training data, sorted.
     loss_curve_ : list of float
         F at the start and after each iteration of Newton's method, or after each pass of descent.
-    n_iter_, n_features_in_, feature_names_in_, learning_rate_
-        As in scikit-learn; the last one of descent only.
+    learning_rate_ : float
+        The step size at which descent began. Newton's method has none.
+    n_iter_, n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     Examples
     --------
