@@ -185,31 +185,15 @@ class Problem:
             if not isinstance(value, Tensor) or value.numel() != 1:
                 raise ValueError(f"objective must return a scalar tensor; got {_shape(value)}")
             return value
-        inner = self.exact_values(w)
+        inner = self._exact_values(w)
         index = torch.arange(self.n, device=inner.device)
         values = self.outer(inner, index) if takes_index(self.outer) else self.outer(inner)
         if not isinstance(values, Tensor) or values.shape != index.shape:
             raise ValueError(f"outer must map {_shape(inner)} to {[self.n]}; got {_shape(values)}")
         return values.mean()
 
-    def exact_values(self, w: Tensor) -> Tensor:
-        """Return all g_i, or log g_i if ``log``, without sampling. They are differentiable.
-
-        Parameters
-        ----------
-        w : Tensor
-            The weights, of the shape of ``start``.
-
-        Returns
-        -------
-        Tensor
-            The values, [n], or [n, dim] if ``dim`` is not 1.
-
-        Raises
-        ------
-        ValueError
-            If the problem has no ``exact_inner``, or if what it returns has the wrong shape.
-        """
+    def _exact_values(self, w: Tensor) -> Tensor:
+        """Return what ``exact_inner`` does, [n], or [n, dim] if ``dim`` is not 1."""
         if self.exact_inner is None:
             raise ValueError(
                 f"{self.name} has neither objective nor exact_inner: give one of them, so that F can be computed"

@@ -119,8 +119,9 @@ class Solver:
             # The engine checks its input before it changes anything.
             self.generator.set_state(drawn_before)
             self.is_consistent = True
-            if isinstance(error, NotFiniteError):
+            if isinstance(error, NotFiniteError) and self.step:
                 self.raise_if_diverged()
+                error.add_note("if the run diverges, a smaller lr helps")
             raise
         if not loss.requires_grad:
             raise ValueError("outer must return a differentiable function of u; got a value without a gradient")
@@ -238,7 +239,7 @@ class Solver:
             row["objective"], row["gradient_norm"] = self._objective(w), self._gradient_norm(w)
             row["average_objective"] = self._objective(self.average)
         if self.problem.exact_inner is not None:
-            row["tracking_error"] = self._tracking_error(self.problem.exact_values(w).detach())
+            row["tracking_error"] = self._tracking_error(self.problem._exact_values(w).detach())
         for column, value in row.items():
             self.history[column].append(value)
 
