@@ -111,45 +111,73 @@ def test_help_has_examples_that_run(capsys):
         assert main(example) == 0
 
 
-def test_it_is_a_module_too():
-    printed = subprocess.run([sys.executable, "-m", "fcco", "--version"], capture_output=True, text=True, check=True)
-    assert printed.stdout == f"fcco {fcco.__version__}\n"
-
-
-def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-def test_the_library_does_not_import_the_laboratory():
-    done = python("import sys, fcco, fcco.cli, fcco.estimators; print('fcco_reproduce' in sys.modules)")
-    assert done.stdout == "False\n"
-    sources = sorted(Path(fcco.__file__).parent.rglob("*.py"))
-    assert [path.name for path in sources if "import fcco_reproduce" in path.read_text()] == []
-    assert [path.name for path in sources if "from fcco_reproduce" in path.read_text()] == []
-
-
+# Importing torch takes most of the time of a command. A fork of one process runs each code; it has imported torch, and
+# nothing of this library.
+FORKING = """
+import json, os, sys, torch
+for name, code in json.load(sys.stdin).items():
+    if os.fork() == 0:
+        for number, stream in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{name}.{stream}", os.O_CREAT | os.O_WRONLY), number)
+        exec(code, {"__name__": "__main__"})
+        sys.exit()
+    print(name, os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
 WITHOUT_EXTRAS = """
 import sys
+assert not any(name.startswith("fcco") for name in sys.modules)
 for name in {packages}:
     sys.modules[name] = None
 from fcco.cli import main
 sys.exit(main({arguments}))
 """
 EXTRAS = ["h5py", "markdown_it", "matplotlib", "numba", "PIL", "pooch", "scipy", "sklearn", "threadpoolctl", "tqdm"]
+CODES = {
+    "module": "import runpy, sys; sys.argv[1:] = ['--version']; runpy.run_module('fcco', run_name='__main__')",
+    "library": "import sys, fcco, fcco.cli, fcco.estimators; print('fcco_reproduce' in sys.modules)",
+    "extras": WITHOUT_EXTRAS.format(packages=EXTRAS, arguments=["plan", *SIZES]),
+    "reproduce": WITHOUT_EXTRAS.format(packages=["matplotlib"], arguments=["reproduce", "quick"]),
+    "laboratory": WITHOUT_EXTRAS.format(packages=["fcco_reproduce"], arguments=["report"]),
+}
 
 
-def test_plan_needs_no_extra():
-    done = python(WITHOUT_EXTRAS.format(packages=EXTRAS, arguments=["plan", *SIZES]))
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Of every code: its exit code, and what it wrote."""
+    folder = tmp_path_factory.mktemp("ran")
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], cwd=folder, input=json.dumps(CODES), capture_output=True, text=True, check=True
+    )
+    codes = dict(line.split() for line in done.stdout.splitlines())
+    return {
+        name: (int(codes[name]), Path(folder, f"{name}.out").read_text(), Path(folder, f"{name}.err").read_text())
+        for name in CODES
+    }
 
 
-def test_reproduce_names_its_extra_in_one_sentence():
-    done = python(WITHOUT_EXTRAS.format(packages=["matplotlib"], arguments=["reproduce", "quick"]))
-    assert done.returncode == 2
-    assert done.stderr == "fcco reproduce: experiments need matplotlib: pip install 'fcco[reproduce]'\n"
+def test_it_is_a_module_too(ran):
+    assert ran["module"] == (0, f"fcco {fcco.__version__}\n", "")
 
 
-def test_without_the_laboratory_only_plan_is_left():
-    done = python(WITHOUT_EXTRAS.format(packages=["fcco_reproduce"], arguments=["report"]))
-    assert done.returncode == 2
-    assert "invalid choice: 'report'" in done.stderr
+def test_the_library_does_not_import_the_laboratory(ran):
+    assert ran["library"][1] == "False\n"
+    sources = sorted(Path(fcco.__file__).parent.rglob("*.py"))
+    assert [path.name for path in sources if "import fcco_reproduce" in path.read_text()] == []
+    assert [path.name for path in sources if "from fcco_reproduce" in path.read_text()] == []
+
+
+def test_plan_needs_no_extra(ran):
+    code, _, errors = ran["extras"]
+    assert (code, errors) == (0, "")
+
+
+def test_reproduce_names_its_extra_in_one_sentence(ran):
+    code, _, errors = ran["reproduce"]
+    assert code == 2
+    assert errors == "fcco reproduce: experiments need matplotlib: pip install 'fcco[reproduce]'\n"
+
+
+def test_without_the_laboratory_only_plan_is_left(ran):
+    code, _, errors = ran["laboratory"]
+    assert code == 2
+    assert "invalid choice: 'report'" in errors
