@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
 from estimators.survival_data import TIES, columns, make_data
 from fcco.compiled._cox import risk_sets, sort_order
@@ -89,3 +90,12 @@ def test_the_gradient_vanishes_at_the_solution(ties):
     assert model.log_likelihood_ == pytest.approx(-value * event.sum(), rel=1e-9)
     assert model.loss_curve_[-1] == pytest.approx(value, rel=1e-9)
     assert model.n_iter_ == len(model.loss_curve_) - 1 < 8
+
+
+def test_one_iteration_is_one_step_of_newtons_method():
+    x, time, event = make_data()
+    with pytest.warns(ConvergenceWarning, match="max_iter=1"):
+        model = CoxRegressor(max_iter=1).fit(x, columns(time, event))
+    _, gradient, hessian = by_autograd(x, time, event, "breslow", np.zeros(3))
+    np.testing.assert_allclose(model.coef_ * x.std(0), -np.linalg.solve(hessian, gradient), rtol=1e-8)
+    assert (model.n_iter_, len(model.loss_curve_)) == (1, 2)

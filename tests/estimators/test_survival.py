@@ -275,21 +275,6 @@ def test_warm_start_and_limits(method, capsys):
         model.fit(x[:, :2], y)
 
 
-def test_one_iteration_is_one_step_of_newtons_method():
-    x, time, event = make_data()
-    with pytest.warns(ConvergenceWarning, match="max_iter=1"):
-        model = CoxRegressor(max_iter=1).fit(x, columns(time, event))
-    w = torch.zeros(3, dtype=torch.float64)
-    known = torch.tensor(x), torch.tensor(time), torch.tensor(event)
-
-    def loss(w):
-        return cox_loss(known[0] @ w, *known[1:])
-
-    gradient, hessian = torch.func.grad(loss)(w), torch.autograd.functional.hessian(loss, w)
-    np.testing.assert_allclose(model.coef_, -torch.linalg.solve(hessian, gradient), rtol=1e-8)
-    assert (model.n_iter_, len(model.loss_curve_)) == (1, 2)
-
-
 def test_a_warm_start_keeps_out_of_directions_that_say_nothing():
     """Of x0 and its copy only the sum of coefficients counts: a start at 5 and -5 is one at 0 and 0."""
     x, time, event = make_data()
