@@ -657,11 +657,12 @@ class CoupledLoss(nn.Module):
             The weights; where they are 0, a value does not matter.
         """
         if reads_are_free(loss):
-            if not math.isfinite(loss.detach().numpy()):
+            value = float(loss.detach().numpy())
+            if not (value < math.inf if self.log else math.isfinite(value)):  # the logarithm of g = 0 is legal
                 values = values if weight is None else values.detach().masked_fill(weight == 0, 0.0)
                 refuse_outer(values, rows, self.if_too_large)
         elif self.if_too_large:  # other functions can rarely overflow, and a check costs an accelerator time
-            torch._assert_async(loss.detach().abs() < math.inf, "outer must return finite values")
+            torch._assert_async(loss.detach() < math.inf, "outer must return finite values")
 
     def _plug_in(self, f: Outer, inner: Any, index: Any, weight: Any) -> Tensor:
         """Return the value of f at the estimates themselves."""

@@ -270,3 +270,70 @@ def test_relevances_of_fewer_digits_are_the_same_relevances(known, given):
     loss_fn = losses.NDCGLoss.from_targets(relevance.to(known), [0, 0, 1, 1]).double()
     h = torch.zeros(4, requires_grad=True)
     assert loss_fn(h, relevance.to(given), whole(3, 3, 9, 9), torch.arange(4)).isfinite()
+
+
+LABELS = [1, 0, 0, 1, 0, 0]
+LABELLED = [
+    (losses.AveragePrecisionLoss, "target"),
+    (partial(losses.AveragePrecisionLoss.from_targets, surrogate="exp"), "target"),
+    (losses.PretrainedAveragePrecisionLoss, "target"),
+    (partial(losses.PretrainedAveragePrecisionLoss.from_targets, switch=0), "target"),
+    (losses.PNormPushLoss, "target"),
+    (losses.PartialAUCLoss, "target"),
+    (losses.CVaRPartialAUCLoss, "target"),
+    (losses.TwoWayPartialAUCLoss, "target"),
+    (losses.NCALoss, "labels"),
+    (losses.SupervisedContrastiveLoss, "labels"),
+    (losses.CoxLoss, "event"),
+]
+
+
+@pytest.mark.parametrize(("make", "name"), with_and_without_memory(LABELLED))
+@pytest.mark.parametrize("used", [False, True])
+class TestLabels:
+    """A loss made from the training labels knows that of every row."""
+
+    @staticmethod
+    def batch(name, labels, index):
+        index, labels = whole(*index), whole(*labels)
+        values = torch.linspace(0.0, 1.0, 3 * len(index)).reshape(-1, 3)
+        values = values if name == "labels" else values[:, 0]
+        time = [index + 1.0] if name == "event" else []
+        return values.clone().requires_grad_(), *time, labels, index
+
+    def make(self, make, name, used):
+        made = make if isinstance(make, partial) and not isinstance(make.func, type) else None
+        if made is None:
+            loss, options = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
+            made = partial(loss.from_targets, **options)
+        loss_fn = made(LABELS)
+        if used:
+            loss_fn(*self.batch(name, [1, 0, 0, 1], [0, 1, 2, 3])).backward()
+        return loss_fn
+
+    def test_of_other_rows_are_refused(self, make, name, used):
+        loss_fn = self.make(make, name, used)
+        before = state(loss_fn)
+        message = rf"{name} must be 0 for row 4, as in from_targets; got 1 at position 2: the dataset, the sampler"
+        with pytest.raises(ValueError, match=message):
+            loss_fn(*self.batch(name, [1, 0, 1, 0], [0, 1, 4, 5]))
+        assert same(before, state(loss_fn))
+
+    def test_do_not_matter_in_evaluation(self, make, name, used):
+        loss_fn = self.make(make, name, used)
+        batch = self.batch(name, [1, 0, 1, 0], [0, 1, 4, 5])
+        with torch.no_grad():
+            loss_fn(*batch)
+        loss_fn.eval()(*batch)
+
+
+def test_labels_of_several_classes():
+    target = torch.tensor([LABELS, [0, 1, -1, 1, 0, 1]]).T
+    loss_fn = losses.PartialAUCLoss.from_targets(target)
+    rows = whole(0, 1, 2, 3)
+    values = torch.zeros(4, 2, requires_grad=True)
+    loss_fn(values, torch.where(rows[:, None] == 1, -1, target[rows]), rows)  # labels may be left out
+    with pytest.raises(
+        ValueError, match="target must be 0 for row 1 and class 0, as in from_targets; got 1 at position 1"
+    ):
+        loss_fn(values, target[rows].index_fill(0, whole(1), 1), rows)

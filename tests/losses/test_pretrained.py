@@ -280,10 +280,18 @@ class TestStall:
         assert not loss_fn.end_epoch(0.1)
         assert loss_fn.switched
 
-    @pytest.mark.parametrize("metrics", [[-3.0, -2.0, -2.0], [0.0, 0.0], [math.nan], [-5.0, -math.inf]])
+    @pytest.mark.parametrize("metrics", [[-3.0, -2.0, -2.0], [0.0, 0.0], [-5.0, -math.inf]])
     def test_of_any_sign(self, metrics):
         loss_fn = make(switch=None, patience=1)
         assert [loss_fn.end_epoch(np.float32(metric)) for metric in metrics] == [False] * (len(metrics) - 1) + [True]
+
+    @pytest.mark.parametrize("metric", [math.nan, torch.tensor(math.nan), np.float32("nan")])
+    def test_a_metric_that_is_no_number_is_refused(self, metric):
+        loss_fn = make(switch=None, patience=1)
+        before = state(loss_fn)
+        with pytest.raises(ValueError, match=r"metric must be a number; got nan.* set without positives"):
+            loss_fn.end_epoch(metric)
+        assert same(before, state(loss_fn))
 
     def test_does_not_come_by_steps(self):
         loss_fn = make(switch=None)

@@ -225,6 +225,7 @@ def lists(relevance):
 
 
 TARGETS = [1, 0, 0, 1, 0], [1, 0, 0, 0, 0]
+SPLITS = [1, 0, 0, 1, 0], [0, 1, 0, 1, 0]
 STRANGERS = {
     "kind": (lambda: losses.NCALoss(5), lambda: losses.ContrastiveLoss(5), "kind=NCALoss"),
     "kind again": (lambda: losses.CoxLoss(5), lambda: losses.PartialAUCLoss(5), "kind=CoxLoss"),
@@ -249,6 +250,22 @@ STRANGERS = {
     "class_sizes": (*(lambda c=c: losses.NCALoss(5, c) for c in ([2, 3], [3, 2])), "class_sizes="),
     "lists": (*(lambda t=t: losses.ListNetLoss.from_targets(*lists(t)) for t in TARGETS), "lists="),
     "group_sizes": (*(lambda g=g: losses.GroupDROLoss(2, group_sizes=g) for g in ([2, 3], [3, 2])), "group_sizes="),
+    **{
+        f"labels of {loss.__name__}": (*(lambda t=t, loss=loss: loss.from_targets(t) for t in SPLITS), "labels=")
+        for loss in (
+            losses.AveragePrecisionLoss,
+            losses.PNormPushLoss,
+            losses.PartialAUCLoss,
+            losses.CVaRPartialAUCLoss,
+            losses.NCALoss,
+            losses.SupervisedContrastiveLoss,
+            losses.CoxLoss,
+        )
+    },
+    "labels of several classes": (
+        *(lambda t=t: losses.PartialAUCLoss.from_targets(torch.tensor([t, TARGETS[0]]).T) for t in SPLITS),
+        "labels=",
+    ),
     "n_classes": (*(lambda c=c: losses.SoftmaxLoss(5, c) for c in (7, 8)), "n_classes=7"),
 }
 
@@ -310,6 +327,30 @@ class TestBelonging:
         ignorant.load_state_dict(knowing.state_dict())
         knowing.load_state_dict(ignorant.state_dict())
         fcco.InnerTable(5, log=True).load_state_dict(knowing.table.state_dict())
+
+    def test_labels_are_the_same_in_any_form(self):
+        known = [
+            about(losses.AveragePrecisionLoss.from_targets(target))["labels"]
+            for target in (SPLITS[0], torch.tensor(SPLITS[0]).bool(), torch.tensor(SPLITS[0], dtype=torch.float64))
+        ]
+        assert len(set(known)) == 1
+
+    def test_both_tables_of_a_loss_are_refused(self):
+        saved, other = (losses.TwoWayPartialAUCLoss.from_targets(target) for target in SPLITS)
+        before = state(other)
+        with pytest.raises(RuntimeError, match=r"coupled\.table: the saved table has labels="):
+            other.load_state_dict(fill(saved).state_dict())
+        assert same(state(other), before)
+
+    def test_states_without_labels_are_loaded(self):
+        saved = fill(losses.AveragePrecisionLoss(5, 2))
+        for target in SPLITS:
+            losses.AveragePrecisionLoss.from_targets(target).load_state_dict(saved.state_dict())
+
+    def test_labels_before_the_switch_are_compared_too(self):
+        saved, other = (losses.PretrainedAveragePrecisionLoss.from_targets(target) for target in SPLITS)
+        with pytest.raises(RuntimeError, match=r"precision\.coupled\.table: the saved table has labels="):
+            other.load_state_dict(saved.state_dict())
 
     def test_settings_may_change(self):
         saved = fill(losses.ContrastiveLoss(5, temperature=0.1, rule=fcco.SOAP(0.9)))

@@ -11,17 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import NotFiniteError, shape_of
+from fcco._checks import NotFiniteError, reads_are_free, shape_of
 from fcco._coupled import CoupledLoss
 from fcco._describe import fingerprint
 from fcco._memory import Memory, OutputMemory, as_memory
 from fcco._outer import Outer
-from fcco._pool import EstimateFrom
+from fcco._pool import EstimateFrom, Pool
 from fcco._rules import BSGD, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask
 from fcco.functional._tensors import at_least_float32
+from fcco.losses._population import KnownLabels
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ class Loss(nn.Module):
 
     estimated_from: ClassVar[str] = "scores"
     """The argument to name in the error message if the inner values overflow."""
+    _labels: KnownLabels | None = None
+    """The labels of the training data, if the loss was made from them."""
 
     def __init__(
         self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False, memory: Memory | None = None
@@ -193,6 +196,22 @@ class Loss(nn.Module):
         told = {name: fingerprint(value) if isinstance(value, Tensor) else value for name, value in known.items()}
         self.table.identity |= {name: value for name, value in told.items() if value is not None}
         return self
+
+    def _know_labels(self, labels: Tensor, name: str = "target", classes: int = 1) -> Self:
+        """Keep the labels of the training data: batches must have the same, and a saved state says which they were."""
+        self._labels = KnownLabels.of(labels, name, classes)
+        return self._identify(labels=torch.from_numpy(self._labels.values))
+
+    def _agrees(self, labels: Tensor, index: Any) -> bool:
+        """Return whether a batch has the labels of its rows; otherwise the engine says what is wrong with it."""
+        return self._labels is None or index is None or self._labels.agree(labels, index)
+
+    def _check_labels(self, pool: Pool) -> None:
+        """Raise if a batch that a step is taken on has other labels than its rows, if reading values is free."""
+        rows = pool.rows
+        if rows is None or not reads_are_free(rows) or not torch.is_grad_enabled() or self._labels is None:
+            return
+        self._labels.check(rows, pool.joined()[-1])
 
     def _with_outer(self, count: int) -> Self:
         """Set how many rows are ever outer examples; 0 is treated as 1, to avoid dividing by zero."""

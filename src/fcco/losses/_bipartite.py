@@ -22,7 +22,7 @@ from fcco.losses._array_memory import can_remember
 from fcco.losses._array_outer import LogPower, MinusRatio, Power
 from fcco.losses._base import Default, Loss, choose, count_both_classes, minus_share
 from fcco.losses._by_hand import step_by_hand
-from fcco.losses._classes import PerClass, check_n_pos, count_known, count_per_class, refuse_memory
+from fcco.losses._classes import PerClass, check_n_pos, count_known, count_per_class, known_labels, refuse_memory
 from fcco.losses._hand_bipartite import average_precision_by_hand, can_fuse, p_norm_push_by_hand
 from fcco.losses._hand_memory import remembering_average_precision, remembering_p_norm_push
 from fcco.losses._options import AveragePrecisionOptions, PNormPushOptions
@@ -181,7 +181,7 @@ class AveragePrecisionLoss(TemperedLoss):
             n_known = count_known(target)
             loss._per_class = replace(loss._per_class, n_known=n_known, takes_missing=True)
             loss._identify(n_known=torch.tensor(n_known))
-        return loss
+        return loss._know_labels(*known_labels(target))
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch.
@@ -204,7 +204,8 @@ class AveragePrecisionLoss(TemperedLoss):
         """
         if self._per_class is not None:
             return self._per_class.loss(self, self._estimate, scores, target, index)
-        if can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp:
+        by_hand = can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp
+        if by_hand and self._agrees(target, index):
             loss = self._by_hand(scores, target, index)
             if loss is not None:
                 return loss
@@ -248,6 +249,7 @@ class AveragePrecisionLoss(TemperedLoss):
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
         check_members(pool, 1, split(self.n, self.n_pos, "n_pos", "positive", "negative"))
+        self._check_labels(pool)
 
 
 class PNormPushLoss(Loss):
@@ -338,7 +340,8 @@ class PNormPushLoss(Loss):
             The loss.
         """
         n, n_pos = count_both_classes(target)
-        return cls(n, **options)._with_outer(n - n_pos)._identify(n_pos=n_pos)
+        loss = cls(n, **options)._with_outer(n - n_pos)._identify(n_pos=n_pos)
+        return loss._know_labels(*known_labels(target))
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch.
@@ -358,7 +361,7 @@ class PNormPushLoss(Loss):
         Tensor
             The loss, a scalar.
         """
-        if can_fuse(self.coupled, self.surrogate, scores, target):
+        if can_fuse(self.coupled, self.surrogate, scores, target) and self._agrees(target, index):
             loss = self._by_hand(scores, target, index)
             if loss is not None:
                 return loss
@@ -387,3 +390,4 @@ class PNormPushLoss(Loss):
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
         check_members(pool, 0, outer_only(self.coupled.n_outer, "negative", "positive"))
+        self._check_labels(pool)

@@ -62,6 +62,14 @@ def count_known(target: Any) -> tuple[int, ...]:
     return tuple((labels.positive | labels.negative).sum(0).tolist())
 
 
+def known_labels(target: Any) -> tuple[Tensor, str, int]:
+    """Return the labels of training targets for a loss to keep: a vector, its name, and the number of classes."""
+    labels = labels_of(target)
+    if labels is None:
+        return (as_values(target) == 1).to(torch.uint8), "target", 1
+    return coded_labels(labels).flatten(), "target", labels.positive.shape[1]
+
+
 def check_classes(labels: Labels, n: int, n_pos: Counts) -> None:
     """Raise if a batch has positives or negatives of a class that has none in the training data.
 
@@ -99,6 +107,11 @@ def refuse_memory(memory: Memory | int | None) -> None:
         raise ValueError(f"memory must be 0 or None with several classes; got {memory!r}")
 
 
+def coded_labels(labels: Labels) -> Tensor:
+    """Return 1 for positives, 0 for negatives, and -1 for missing labels, of shape (B, C)."""
+    return torch.where(labels.positive, 1, torch.where(labels.negative, 0, -1)).to(torch.int8)
+
+
 @dataclass(frozen=True)
 class PerClass:
     """The classes of a loss whose table has a row for each example and class: row = index * count + class."""
@@ -131,7 +144,7 @@ class PerClass:
             check_classes(labels, self.n, self.n_pos)
         if loss.training and not self.takes_missing:
             refuse_missing(labels)
-        coded = torch.where(labels.positive, 1, torch.where(labels.negative, 0, -1)).to(torch.int8)
+        coded = coded_labels(labels)
         rows = None
         if index is not None and loss.training:
             if is_empty(index):  # a rank may have no part in the batch
@@ -141,7 +154,8 @@ class PerClass:
                 check_one_each(index, scores, "scores")
                 check_rows(index, self.n)
             rows = (index.unsqueeze(1) * self.count + torch.arange(self.count, device=scores.device)).flatten()
-        return loss._loss(partial(self._estimate, estimate), scores.flatten(), coded.flatten(), index=rows)
+        columns = scores.flatten(), coded.flatten()
+        return loss._loss(partial(self._estimate, estimate), *columns, index=rows, check=loss._check_labels)
 
     def _estimate(self, estimate: Callable[[Pool, int], Estimate], pool: Pool) -> Estimate:
         """Make the estimates of all classes, each from the examples whose label is known."""

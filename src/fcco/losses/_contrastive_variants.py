@@ -17,7 +17,7 @@ from fcco.functional._checks import check_choice, check_number
 from fcco.functional._contrastive_variants import on_sphere
 from fcco.functional._inner_similarity import contrast
 from fcco.functional._similarity import check_temperature_of_all
-from fcco.losses._base import Loss, count_members
+from fcco.losses._base import Loss, as_values, count_members
 from fcco.losses._options import SupervisedContrastiveOptions
 from fcco.losses._similarity import NCALoss
 
@@ -267,7 +267,7 @@ class SupervisedContrastiveLoss(NCALoss):
             The loss.
         """
         class_sizes = count_members(labels, "labels")
-        return cls(int(class_sizes.sum()), class_sizes, **options)
+        return cls(int(class_sizes.sum()), class_sizes, **options)._know_labels(as_values(labels), "labels")
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch.

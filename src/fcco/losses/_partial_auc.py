@@ -21,7 +21,7 @@ from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.losses._array_outer import Logarithm
 from fcco.losses._base import Default, Loss, Scale, choose, count_both_classes
 from fcco.losses._by_hand import step_by_hand
-from fcco.losses._classes import PerClass, count_per_class, refuse_memory
+from fcco.losses._classes import PerClass, count_per_class, known_labels, refuse_memory
 from fcco.losses._hand_bipartite import can_fuse, partial_auc_by_hand
 from fcco.losses._options import CVaROptions, PartialAUCOptions
 from fcco.losses._population import check_members, outer_only, split
@@ -127,10 +127,11 @@ class PartialAUCLoss(Loss):
         """
         n, n_pos = count_per_class(target)
         if isinstance(n_pos, int):
-            return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
+            loss = cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
+            return loss._know_labels(*known_labels(target))
         loss = cls(n, n_classes=len(n_pos), **options)._with_outer(sum(n_pos))._identify(n_pos=torch.tensor(n_pos))
         loss._per_class = PerClass(n, len(n_pos), n_pos)
-        return loss
+        return loss._know_labels(*known_labels(target))
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch.
@@ -153,7 +154,8 @@ class PartialAUCLoss(Loss):
         """
         if self._per_class is not None:
             return self._per_class.loss(self, self._estimate, scores, target, index)
-        if self.memory is None and can_fuse(self.coupled, self.surrogate, scores, target):
+        by_hand = self.memory is None and can_fuse(self.coupled, self.surrogate, scores, target)
+        if by_hand and self._agrees(target, index):
             options: dict[str, Any] = {"temperature": self.temperature, "n_outer": self.coupled.n_outer}
             estimate = partial(partial_auc_by_hand, surrogate=self.surrogate, **options)
             loss = step_by_hand(self.coupled, (scores,), index, Logarithm(self.temperature), estimate, target)
@@ -178,6 +180,7 @@ class PartialAUCLoss(Loss):
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
         check_members(pool, 1, outer_only(self.coupled.n_outer, "positive", "negative"))
+        self._check_labels(pool)
 
 
 @dataclass(frozen=True)
@@ -292,7 +295,7 @@ class CVaRPartialAUCLoss(Loss):
         CVaRPartialAUCLoss
             The loss.
         """
-        return cls(*count_both_classes(target), **options)
+        return cls(*count_both_classes(target), **options)._know_labels(*known_labels(target))
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch.
@@ -332,3 +335,4 @@ class CVaRPartialAUCLoss(Loss):
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
         check_members(pool, 1, split(self.n, self.n_pos, "n_pos", "positive", "negative"))
+        self._check_labels(pool)

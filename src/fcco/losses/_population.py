@@ -6,9 +6,11 @@ once.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fcco._checks import reads_are_free
@@ -61,6 +63,47 @@ def check_members(pool: Pool, label: int, strata: tuple[Stratum, Stratum]) -> No
             f"each row must have one label; the batch has row {int(both[0])} both as {strata[0].one} "
             f"and as {strata[1].one}"
         )
+
+
+class KnownLabels(NamedTuple):
+    """The labels of the training data, with a row for each, or for each example and class."""
+
+    values: NDArray[Any]
+    name: str
+    classes: int = 1
+    """The number of classes of which each example has a label; row = index * classes + class."""
+
+    @classmethod
+    def of(cls, labels: Tensor, name: str, classes: int = 1) -> KnownLabels:
+        """Keep labels, integers of shape (rows,), in as few bytes as possible."""
+        values = labels.long().numpy()
+        smallest, largest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+        dtype = np.result_type(np.min_scalar_type(smallest), np.min_scalar_type(largest))
+        return cls(values.astype(dtype), name, classes)
+
+    def agree(self, labels: Tensor, index: Any) -> bool:
+        """Return whether a batch on the CPU has these labels, at a small cost; False if the input is invalid."""
+        try:
+            rows = index.numpy() if isinstance(index, Tensor) else np.asarray(index)
+            return not np.count_nonzero(self.values.take(rows) != labels.numpy())
+        except (IndexError, TypeError, ValueError):
+            return False
+
+    def check(self, rows: Tensor, labels: Tensor) -> None:
+        """Raise if the label of a row is another one. A label of -1 of several classes is missing, and fits to all."""
+        known = torch.from_numpy(self.values.take(rows.numpy()))
+        differs = known != labels
+        if self.classes > 1:
+            differs &= labels >= 0
+        if bool(differs.any()):
+            place = int(differs.nonzero()[0])
+            example, label = divmod(int(rows[place]), self.classes)
+            row = f"row {example}" + f" and class {label}" * (self.classes > 1)
+            raise ValueError(
+                f"{self.name} must be {int(known[place])} for {row}, as in from_targets; got {int(labels[place])} at "
+                f"position {place // self.classes}: the dataset, the sampler and the loss must be made from the same "
+                "rows in the same order"
+            )
 
 
 def split(n: int, size: int, name: str, members: str, others: str) -> tuple[Stratum, Stratum]:

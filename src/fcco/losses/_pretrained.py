@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fcco import distributed
 from fcco._checks import as_rows, check_one_each, whole_number
 from fcco._eager import eager
+from fcco._pool import Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_number
 from fcco.functional._inner import OwnTerm
@@ -21,6 +22,7 @@ from fcco.functional._surrogates import SurrogateLike
 from fcco.functional._tensors import mean
 from fcco.losses._base import count_both_classes
 from fcco.losses._bipartite import AveragePrecisionLoss
+from fcco.losses._classes import known_labels
 from fcco.losses._options import PretrainedOptions
 
 _DECAY = 0.99  # of the moments of the logits, a step
@@ -149,7 +151,9 @@ class PretrainedAveragePrecisionLoss(nn.Module):
             The loss.
         """
         n, n_pos = count_both_classes(target)
-        return cls(n, n_pos, switch, **options)
+        loss = cls(n, n_pos, switch, **options)
+        loss.precision._know_labels(*known_labels(target))
+        return loss
 
     @eager
     def forward(self, logits: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
@@ -181,8 +185,10 @@ class PretrainedAveragePrecisionLoss(nn.Module):
                 "fcco.data.Indexed adds it to the items of a dataset"
             )
         if learning and not self.switched:
-            # Otherwise, a wrong index would not be noticed before the switch.
-            check_one_each(as_rows(index, self.precision.n, logits.device).values, logits, "logits")
+            # Otherwise, a wrong index or dataset would not be noticed before the switch.
+            rows = as_rows(index, self.precision.n, logits.device).values
+            check_one_each(rows, logits, "logits")
+            self.precision._check_labels(Pool([positive], rows=rows))
         steps, temperature = self._progress["steps"], self.precision.temperature
         due = learning and not self.switched and self.switch is not None and steps >= self.switch
         if due:
@@ -224,6 +230,10 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         if isinstance(metric, Tensor) and metric.numel() == 1:
             metric = metric.item()
         check_number(metric, "metric")
+        if metric != metric:
+            raise ValueError(
+                "metric must be a number; got nan. average_precision is nan for a validation set without positives"
+            )
         state, latest = self._progress, float(metric or 0.0)
         improved = latest > state["best"]
         state["best"] = max(state["best"], latest)

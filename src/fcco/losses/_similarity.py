@@ -141,7 +141,7 @@ class NCALoss(Loss):
             The loss.
         """
         class_sizes = count_members(labels, "labels")
-        return cls(int(class_sizes.sum()), class_sizes, **options)
+        return cls(int(class_sizes.sum()), class_sizes, **options)._know_labels(as_values(labels), "labels")
 
     def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch.
@@ -203,6 +203,7 @@ class NCALoss(Loss):
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
         check_class_sizes(pool.rows, pool.joined()[1], self.class_sizes)
+        self._check_labels(pool)
 
 
 class ContrastiveLoss(Loss):

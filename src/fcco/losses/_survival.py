@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
@@ -15,7 +16,7 @@ from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_survival import cox_inner
 from fcco.losses._array_memory import can_remember
 from fcco.losses._array_outer import Logarithm
-from fcco.losses._base import Default, Loss, Scale, choose, count_positives
+from fcco.losses._base import Default, Loss, Scale, as_values, choose, count_positives
 from fcco.losses._by_hand import can_work_by_hand, step_by_hand
 from fcco.losses._hand_cox import cox_by_hand
 from fcco.losses._hand_memory import remembering_cox
@@ -125,7 +126,7 @@ class CoxLoss(Loss):
             The loss.
         """
         n, n_events = count_positives(event, "event")
-        return cls(n, n_events, **options)
+        return cls(n, n_events, **options)._know_labels((as_values(event) == 1).to(torch.uint8), "event")
 
     def forward(
         self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor | None = None, strata: Tensor | None = None
@@ -153,7 +154,8 @@ class CoxLoss(Loss):
         """
         stratum = None if self.n_events is None else event
         by_hand = self.own_term == "sampled" and strata is None
-        if by_hand and can_work_by_hand(self.coupled, (risk,), (time, event)) and risk.dim() == 1:
+        by_hand = by_hand and can_work_by_hand(self.coupled, (risk,), (time, event)) and risk.dim() == 1
+        if by_hand and self._agrees(event, index):
             loss = self._by_hand(risk, time, event, index)
             if loss is not None:
                 return loss
@@ -190,3 +192,4 @@ class CoxLoss(Loss):
         if self.n_events is not None:
             pool = pool._replace(own=pool.own[:3], rivals=None if pool.rivals is None else pool.rivals[:3])
             check_members(pool, 1, split(self.n, self.n_events, "n_events", "event", "censored example"))
+            self._check_labels(pool)

@@ -15,6 +15,7 @@ from fcco.functional._checks import check_number
 from fcco.functional._inner_bipartite import partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
 from fcco.losses._base import Loss, Scale, count_both_classes
+from fcco.losses._classes import known_labels
 from fcco.losses._options import TwoWayOptions
 from fcco.losses._population import check_members, outer_only
 
@@ -117,7 +118,11 @@ class TwoWayPartialAUCLoss(Loss):
             The loss.
         """
         n, n_pos = count_both_classes(target)
-        return cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
+        loss = cls(n, **options)._with_outer(n_pos)._identify(n_pos=n_pos)
+        loss._know_labels(*known_labels(target))
+        # Otherwise a state that the first table refuses would change the second one.
+        loss.over_positives.table.identity |= {name: loss.table.identity[name] for name in ("n_pos", "labels")}
+        return loss
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of a batch.
@@ -166,3 +171,4 @@ class TwoWayPartialAUCLoss(Loss):
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""
         check_members(pool, 1, outer_only(self.coupled.n_outer, "positive", "negative"))
+        self._check_labels(pool)
