@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import torch
@@ -62,11 +61,13 @@ def resume(folder, model, optimizer, loss_fn):
     return rest["step"]
 
 
-if __name__ == "__main__":
+def main(folder, killed_at):
+    """What torchrun runs on every rank; one is killed in the first start only."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    kill = int(sys.argv[2]) if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else None
-    weights = train(sys.argv[1], kill)
+    restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    weights, state = train(folder, killed_at if restarts == "0" else None)
     if dist.get_rank() == 0:
-        torch.save((os.environ["TORCHELASTIC_RESTART_COUNT"], weights[0], weights[1]), Path(sys.argv[1], "end.pt"))
+        torch.save((restarts, weights, state), Path(folder, "end.pt"))
     dist.destroy_process_group()

@@ -13,9 +13,13 @@ import torch.multiprocessing
 IMPORTED = ["torch._dynamo", "torch.distributed.checkpoint", "torch.nn.parallel", "pytest", "fcco.losses"]
 
 
+def preload():
+    multiprocessing.set_forkserver_preload(IMPORTED)
+
+
 def run_ranks(function, world, *arguments):
     """What ``function(rank, world, *arguments)`` returns on every rank of a gloo group."""
-    multiprocessing.set_forkserver_preload(IMPORTED)
+    preload()
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.start_processes(
             _rank, (function, world, folder, arguments), nprocs=world, start_method="forkserver"

@@ -1,8 +1,6 @@
 """What is saved under some number of ranks is resumed under another, bit for bit."""
 
-import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import elastic
@@ -10,7 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ranks import run_ranks
+from ranks import preload, run_ranks
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import fcco
 from fcco import distributed
@@ -105,22 +104,37 @@ def test_an_asynchronous_save_does_not_tear(ranks):
     assert all(rank["asynchronous"] for rank in ranks)
 
 
-def test_a_killed_rank_comes_back(ranks, tmp_path):
-    """By SIGKILL, between two checkpoints: torchrun starts all ranks again, and they end as if nothing had been."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
-    command += [
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=localhost:0",
-        "--local-addr=127.0.0.1",
-        "--monitor-interval=0.1",
-    ]
-    # Without the first, torchrun gives its workers the store of the first start again, with addresses that are gone.
-    own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **own}
-    done = subprocess.run(
-        [*command, elastic.__file__, str(tmp_path), "8"], env=environment, capture_output=True, text=True, timeout=150
+@pytest.fixture
+def _signals():
+    """What torchrun handles is afterwards handled as before."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_signals")
+def test_a_killed_rank_comes_back(ranks, tmp_path, monkeypatch):
+    """By SIGKILL, between two checkpoints: torchrun starts all ranks again, and they end as if nothing had been.
+
+    What torchrun runs is called here, so that it need not import torch, and its ranks neither.
+    """
+    # Without it, torchrun gives its workers the store of the first start again, with addresses that are gone.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        max_restarts=1,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",
+        monitor_interval=0.1,
+        start_method="forkserver",
     )
-    assert done.returncode == 0, done.stderr
+    preload()
+    elastic_launch(config, elastic.main)(str(tmp_path), 8)
     restarts, weights, state = torch.load(tmp_path / "end.pt", weights_only=True)
     expected_weights, expected_state = ranks[0]["undisturbed"]
     assert restarts == "1"
