@@ -959,3 +959,43 @@ def test_bad_values_are_named(make, message):
 def test_bad_types_are_named(make, message):
     with pytest.raises(TypeError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+@pytest.mark.parametrize(("convert", "noun"), [(lambda x: x, "tensors"), (lambda x: x.numpy(), "arrays")])
+def test_columns_are_no_dataset(kind, convert, noun):
+    columns = kind([convert(torch.zeros(5, 2)), convert(torch.zeros(5, dtype=torch.int64))])
+    with pytest.raises(TypeError, match=rf"got a {kind.__name__} of 2 {noun}\. torch\.utils\.data\.TensorDataset"):
+        Indexed(columns)
+
+
+def test_a_list_of_rows_is_a_dataset():
+    assert len(Indexed([torch.zeros(5), torch.ones(5)])) == 2
+    assert len(Indexed([np.zeros((2, 3)), np.ones((4, 3))])) == 2
+
+
+def test_a_data_frame_is_no_dataset():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(TypeError, match="got a DataFrame, which is indexed by the names of columns"):
+        Indexed(pandas.DataFrame({"x": [1.0, 2.0]}))
+
+
+def test_two_tensors_are_told_of_a_dataset():
+    with pytest.raises(TypeError, match=r"one dataset; got 2 arguments\. Pass Indexed\(TensorDataset\(x, y\)\)"):
+        Indexed(torch.zeros(5, 2), torch.zeros(5))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "arguments", "sizes"),
+    [
+        (ClassSampler, (LABELS,), "classes=, per_class="),
+        (PositiveNegativeSampler, (TARGET,), "positives=, negatives=, batch="),
+        (QuerySampler, (QUERY,), "queries=, items="),
+        (EventSampler, (TARGET,), "events=, others="),
+        (OuterInnerSampler, (N,), "outer_batch=, inner_batch="),
+    ],
+)
+def test_another_size_is_told_of_the_sizes(sampler, arguments, sizes):
+    message = f"{sampler.__name__} takes no argument 'batch_size'. The size of its batches is set by {sizes}"
+    with pytest.raises(TypeError, match=message):
+        sampler(*arguments, batch_size=32)

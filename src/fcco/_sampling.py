@@ -12,7 +12,7 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, count, islice
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,8 +301,16 @@ class CoupledSampler(Sampler[list[int]]):
     _inner_batch = 0
     _inner_first = False
     _pass_batches: int  # number of batches of a pass, over all ranks
+    _sizes: ClassVar[tuple[str, ...]] = ()  # the arguments that set the size of a batch
 
-    def __init__(self, *, steps: int | None = None, seed: int = 0, num_replicas: int = 1, rank: int = 0) -> None:
+    def __init__(
+        self, *, steps: int | None = None, seed: int = 0, num_replicas: int = 1, rank: int = 0, **unknown: Any
+    ) -> None:
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__} takes no argument {next(iter(unknown))!r}. The size of its batches is set by "
+                f"{', '.join(f'{name}=' for name in self._sizes)}"
+            )
         self.steps = None if steps is None else whole_number("steps", steps)
         self.seed = whole_number("seed", seed, 0)
         self.num_replicas = whole_number("num_replicas", num_replicas)

@@ -66,6 +66,10 @@ __all__ = [
 ]
 
 
+# More tensors in a list are rows rather than columns.
+_MOST_COLUMNS = 8
+
+
 class Indexed(Dataset[Any]):
     """A map-style dataset that adds to every item its row, which is the ``index`` that the losses need.
 
@@ -76,11 +80,14 @@ class Indexed(Dataset[Any]):
     ----------
     dataset : map-style dataset
         Anything with ``__getitem__`` and ``__len__``. Its ``__getitems__`` is used if it has one.
+    *columns
+        Must not be given. Tensors make a dataset as ``Indexed(TensorDataset(x, y))``.
 
     Raises
     ------
     TypeError
-        If the dataset is iterable-style, since its items have no row, or a tuple of tensors, whose items are not rows.
+        If the dataset is iterable-style, since its items have no row, or if it consists of columns: a data frame, or
+        tensors or arrays in a tuple or a list.
     ValueError
         If an item is a dict that already has the key ``"index"``.
 
@@ -99,17 +106,18 @@ class Indexed(Dataset[Any]):
     {'x': 0.5, 'index': 0}
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *columns: Any) -> None:
+        if columns:
+            raise TypeError(
+                f"Indexed takes one dataset; got {1 + len(columns)} arguments. Pass Indexed(TensorDataset(x, y)), with "
+                "TensorDataset of torch.utils.data"
+            )
         has_rows = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if isinstance(dataset, IterableDataset) or not has_rows:
             raise TypeError(
                 f"dataset must be a map-style dataset, with __getitem__ and __len__; got {type(dataset).__name__}"
             )
-        if isinstance(dataset, tuple) and dataset and all(isinstance(part, Tensor) for part in dataset):
-            raise TypeError(
-                f"dataset must be a map-style dataset; got a tuple of {len(dataset)} tensors. "
-                "torch.utils.data.TensorDataset(*tensors) makes a dataset of their rows"
-            )
+        _refuse_columns(dataset)
         self.dataset = dataset
 
     def __len__(self) -> int:
@@ -135,6 +143,26 @@ class Indexed(Dataset[Any]):
         if not -n <= row < n:
             raise IndexError(f"index must be in [{-n}, {n}); got {row}")
         return row % n
+
+
+def _refuse_columns(dataset: Any) -> None:
+    """Refuse columns in place of a dataset, since its length would be their number."""
+    advice = "torch.utils.data.TensorDataset(*tensors) makes a dataset of their rows"
+    if hasattr(dataset, "columns") and hasattr(dataset, "iloc"):
+        raise TypeError(
+            f"dataset must be a map-style dataset; got a {type(dataset).__name__}, which is indexed by the names of "
+            f"columns, not by rows. Turn its columns into tensors: {advice}"
+        )
+    parts = list(dataset) if isinstance(dataset, tuple | list) and 0 < len(dataset) <= _MOST_COLUMNS else []
+    if not parts or not all(isinstance(part, Tensor | np.ndarray) for part in parts):
+        return
+    # The rows of a list are all of one kind, and columns are of one length.
+    kinds = {(part.shape[1:], part.dtype) for part in parts}
+    lengths = {part.shape[:1] for part in parts}
+    if isinstance(dataset, tuple) or (len(kinds) > 1 and len(lengths) == 1):
+        noun = "tensors" if all(isinstance(part, Tensor) for part in parts) else "arrays"
+        kind = type(dataset).__name__
+        raise TypeError(f"dataset must be a map-style dataset; got a {kind} of {len(parts)} {noun}. {advice}")
 
 
 def _with_row(item: Any, row: int) -> Any:
@@ -260,6 +288,8 @@ class OuterInnerSampler(CoupledSampler):
     [8, 8, 6]
     """
 
+    _sizes = ("outer_batch", "inner_batch")
+
     def __init__(
         self,
         n: int,
@@ -307,6 +337,8 @@ class EventSampler(CoupledSampler):
     >>> [event[batch[:2]].tolist() for batch in EventSampler(event, events=2, others=3, drop_last=True)]
     [[1, 1]]
     """
+
+    _sizes = ("events", "others")
 
     def __init__(
         self,
@@ -371,6 +403,8 @@ class PositiveNegativeSampler(CoupledSampler):
     PositiveNegativeSampler(16 steps an epoch; a pass over the 50 outer rows takes 2)
     """
 
+    _sizes = ("positives", "negatives", "batch")
+
     def __init__(
         self,
         target: Any,
@@ -431,6 +465,8 @@ class ClassSampler(CoupledSampler):
     [['cat', 'cat', 'cat', 'cow', 'dog', 'dog']]
     """
 
+    _sizes = ("classes", "per_class")
+
     def __init__(self, labels: Any, classes: int = 8, per_class: int = 8, **split: Unpack[Split]) -> None:
         super().__init__(**split)
         values, group = np.unique(as_vector("labels", labels), return_inverse=True)
@@ -475,6 +511,8 @@ class QuerySampler(CoupledSampler):
     >>> sorted(relevance[batch].tolist() for batch in batches)
     [[1, 0], [2, 0, 0]]
     """
+
+    _sizes = ("queries", "items")
 
     def __init__(
         self, query: Any, relevance: Any = None, queries: int = 4, items: int | None = 32, **split: Unpack[Split]

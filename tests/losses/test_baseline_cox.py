@@ -9,6 +9,7 @@ import torch
 import fcco
 from fcco.functional import cox_loss
 from fcco.losses import BaselineCoxLoss
+from losses.cases import same, state
 
 TIME = torch.tensor([3.0, 1.0, 2.0, 2.0, 5.0, 4.0, 2.0, 6.0], dtype=torch.float64)
 EVENT = torch.tensor([1, 1, 1, 0, 1, 0, 1, 0])
@@ -216,6 +217,25 @@ def test_who_lives_forever_is_in_all_risk_sets():
     loss_fn = BaselineCoxLoss.from_targets([1, 2, 5], [1, 1, 0])
     loss_fn(torch.zeros(3, requires_grad=True), torch.tensor([1.0, 2.0, torch.inf]), torch.tensor([1, 1, 0]))
     assert loss_fn.table.u.exp().tolist() == pytest.approx([3.0, 2.0])
+
+
+@pytest.mark.parametrize("strata", [None, [0, 0, 1, 1]])
+@pytest.mark.parametrize(("change", "time"), [(lambda t: t + 1e-4, 3.0001), (lambda t: 30 * t, 90.0)])
+def test_events_at_other_times_are_refused(strata, change, time):
+    """They would count for the row before, as if nothing was wrong: times of another unit, for example."""
+    known, event = torch.tensor([3.0, 4.0, 3.0, 5.0]), torch.tensor([1, 0, 1, 1])
+    of = {} if strata is None else {"strata": torch.tensor(strata)}
+    loss_fn = BaselineCoxLoss.from_targets(known, event, **of)
+    loss_fn(torch.zeros(4, requires_grad=True), known, event, **of)
+    loss_fn(torch.zeros(4, requires_grad=True), torch.where(event == 1, known, change(known)), event, **of)
+    before = state(loss_fn)
+    wanted = r"time must be one of the times of the training events, in the unit of from_targets, for an event"
+    with pytest.raises(ValueError, match=rf"{wanted}; got {time}.* at position 0"):
+        loss_fn(torch.zeros(4, requires_grad=True), change(known), event, **of)
+    assert same(before, state(loss_fn))
+    merged = BaselineCoxLoss.from_targets(known, event, max_times=2 - (strata is None), **of)
+    merged(torch.zeros(4, requires_grad=True), change(known), event, **of)
+    loss_fn.eval()(torch.zeros(4), change(known), event, **of)
 
 
 class TestMaxTimes:

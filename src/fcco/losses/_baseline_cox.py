@@ -97,6 +97,8 @@ class BaselineCoxLoss(Loss):
     events: Tensor
     strata: Tensor | None
     estimated_from = "risk"
+    _has_all_times = False
+    """Whether every training event has a row of its own time."""
 
     def __init__(
         self,
@@ -168,7 +170,10 @@ class BaselineCoxLoss(Loss):
             raise ValueError("event must have at least one event; got only censored examples")
         most = whole_number("max_times", max_times)
         if strata is None:
-            return cls(n, *_merge_times(time[event == 1].unique(return_counts=True), most), **options)
+            counted = time[event == 1].unique(return_counts=True)
+            loss = cls(n, *_merge_times(counted, most), **options)
+            loss._has_all_times = len(loss.times) == len(counted[0])
+            return loss
         strata = as_values(strata)
         check_integers(strata, "strata", event, "event")
         found = {k: time[(event == 1) & (strata == k)].unique(return_counts=True) for k in strata.unique().tolist()}
@@ -176,7 +181,9 @@ class BaselineCoxLoss(Loss):
         rows = {k: _merge_times(own, max(1, int(len(own[0]) * share))) for k, own in found.items() if len(own[0])}
         times, events = (torch.cat(column) for column in zip(*rows.values(), strict=True))
         numbers = torch.tensor(list(rows)).repeat_interleave(torch.tensor([len(own) for own, _ in rows.values()]))
-        return cls(n, times, events, strata=numbers, **options)
+        loss = cls(n, times, events, strata=numbers, **options)
+        loss._has_all_times = len(times) == sum(len(known) for known, _ in found.values())
+        return loss
 
     def forward(
         self, risk: Tensor, time: Tensor, event: Tensor, index: Any = None, strata: Tensor | None = None
@@ -259,11 +266,11 @@ class BaselineCoxLoss(Loss):
         stands_for = self._stands_for(seen, risk)
         if strata is None:
             sets = self._sets(time)
-            self._check_population(time, seen, sets == 0)
+            self._check_population(time, seen, sets == 0, strata)
             sums, members = risk_set_sums(risk, stands_for, sets, self.n)
         else:
             at_risk = self._at_risk(time, strata)
-            self._check_population(time, seen, ~at_risk.any(0))
+            self._check_population(time, seen, ~at_risk.any(0), strata)
             log_terms = risk + stands_for.clamp(min=torch.finfo(risk.dtype).tiny).log()
             sums, members = masked_logsumexp(log_terms.expand_as(at_risk), at_risk), at_risk.sum(1)
         share = torch.where(seen, stands_for, 0.0) / self.n_events
@@ -277,7 +284,7 @@ class BaselineCoxLoss(Loss):
         if strata is not None:
             check_integers(strata, "strata", risk, "risk")
 
-    def _check_population(self, time: Tensor, seen: Tensor, is_early: Tensor) -> None:
+    def _check_population(self, time: Tensor, seen: Tensor, is_early: Tensor, strata: Tensor | None) -> None:
         """Raise if a batch contradicts what is known about the training data, if reading values is free."""
         if not reads_are_free(time):
             return
@@ -285,6 +292,9 @@ class BaselineCoxLoss(Loss):
         if self.strata is not None:
             early = "at least the first of the times of its stratum for an event"
         refuse_where("time", time, seen & is_early, early)
+        if self._has_all_times:
+            wanted = "one of the times of the training events, in the unit of from_targets, for an event"
+            refuse_where("time", time, seen & ~self._is_event_time(time, strata), wanted)
         if self.stratified and self.n_events == self.n_examples:
             all_events = f"1, since all n = {self.n_examples} training examples have events"
             refuse_where("event", seen.long(), ~seen, all_events)
@@ -315,6 +325,14 @@ class BaselineCoxLoss(Loss):
         assert self.strata is not None
         times, time = self._in_common_digits(time)
         return (times.unsqueeze(1) <= time) & (self.strata.unsqueeze(1) == strata)
+
+    def _is_event_time(self, time: Tensor, strata: Tensor | None) -> Tensor:
+        """Return which times have a row, of their stratum if there are strata, of shape (B,)."""
+        times, own = self._in_common_digits(time)
+        if strata is None:
+            return times[torch.searchsorted(times, own).clamp(max=len(times) - 1)] == own
+        assert self.strata is not None
+        return ((times.unsqueeze(1) == own) & (self.strata.unsqueeze(1) == strata)).any(0)
 
     def _in_common_digits(self, time: Tensor) -> tuple[Tensor, Tensor]:
         """Return the event times and those of a batch in the narrower dtype, whose digits are known on both sides."""
