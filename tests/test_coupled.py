@@ -362,3 +362,46 @@ class TestValuesOfOuter:
         inner = torch.tensor([1.0, 100.0], requires_grad=True)
         loss_fn(inner, torch.tensor([3, 2]), weight=torch.tensor([True, False]))
         assert loss_fn.eval()(inner, torch.tensor([3, 2])).isinf()
+
+
+class TestTrainingInEvaluationMode:
+    """After a validation, train() is easily forgotten; then nothing is averaged any more."""
+
+    @staticmethod
+    def step(loss_fn, times=1):
+        inner = torch.ones(2, requires_grad=True)
+        for _ in range(times):
+            loss_fn(inner, torch.tensor([0, 1])).backward()
+
+    def test_warns_once(self):
+        loss_fn = fcco.CoupledLoss(torch.log, 4)
+        self.step(loss_fn)
+        loss_fn.eval()
+        with pytest.warns(UserWarning, match=r"seems to be trained in eval\(\) mode.*call train\(\) on it") as caught:
+            self.step(loss_fn, 30)
+        assert len(caught) == 1
+
+    def test_a_loss_that_was_never_trained_may_be_evaluated_with_gradients(self):
+        self.step(fcco.CoupledLoss(torch.log, 4).eval(), 30)
+
+    def test_some_gradients_between_epochs_are_no_training(self):
+        loss_fn = fcco.CoupledLoss(torch.log, 4)
+        for _ in range(9):
+            self.step(loss_fn.train())
+            self.step(loss_fn.eval(), 5)
+
+    def test_values_are_no_training(self):
+        loss_fn = fcco.CoupledLoss(torch.log, 4)
+        self.step(loss_fn)
+        for _ in range(30):
+            loss_fn.eval()(torch.ones(2, requires_grad=True), torch.tensor([0, 1]))
+
+    def test_before_the_switch_too(self):
+        loss_fn = fcco.losses.PretrainedAveragePrecisionLoss.from_targets([1, 0, 1, 0])
+        logits, target, index = torch.zeros(2, requires_grad=True), torch.tensor([1, 0]), torch.tensor([0, 1])
+        loss_fn(logits, target, index).backward()
+        loss_fn.eval()
+        for _ in range(9):
+            loss_fn(logits, target, index).backward()
+        with pytest.warns(UserWarning, match="trained in eval"):
+            loss_fn(logits, target, index).backward()

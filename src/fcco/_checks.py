@@ -63,6 +63,11 @@ def reads_are_free(tensor: Tensor) -> bool:
     return tensor.is_cpu and not is_compiling() and peek_interpreter_stack() is None
 
 
+def is_plain() -> bool:
+    """Return whether this is eager mode, on any device, outside of transforms."""
+    return not is_compiling() and peek_interpreter_stack() is None
+
+
 def shape_of(tensor: Tensor) -> str:
     return str(list(tensor.shape))
 

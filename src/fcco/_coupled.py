@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from fcco._checks import (
     check_same_length,
     guarded,
     is_empty,
+    is_plain,
     reads_are_free,
     refuse_outer,
     shape_of,
@@ -49,6 +51,8 @@ from fcco._step import (
 )
 from fcco._table import InnerTable
 from fcco.placement import Change, Layout, Placement, place
+
+_MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
 
 
 class CoupledLoss(nn.Module):
@@ -180,6 +184,7 @@ class CoupledLoss(nn.Module):
         self.estimates_read_recall = False
         self.observers: list[Callable[[Visit], None]] = []
         self.is_frozen = False
+        self._backwards_in_eval = 0
         self._described = Descriptions()
         self._outer_takes_index = takes_index(outer)
 
@@ -675,7 +680,52 @@ class CoupledLoss(nn.Module):
         check_same_length(inner, rows)
         check_finite(inner, self.log)
         dtype = torch.promote_types(inner.dtype, torch.float32)
-        return total(f(inner.to(dtype, copy=True), rows), None if shares is None else shares.weight())
+        value = total(f(inner.to(dtype, copy=True), rows), None if shares is None else shares.weight())
+        self.watch_evaluation(value, self._has_stepped)
+        return value
+
+    def watch_evaluation(self, value: Tensor, has_trained: Callable[[], bool]) -> None:
+        """Warn once if a loss that has been trained goes on training in ``eval()`` mode.
+
+        Parameters
+        ----------
+        value : Tensor
+            The value of a call, whose backward passes are counted if the loss is in ``eval()`` mode.
+        has_trained : callable
+            Whether the loss has taken a step.
+        """
+        if self.training or not value.requires_grad or not is_plain():
+            return
+
+        def count(gradient: Tensor) -> None:
+            self._backwards_in_eval += 1
+            if self._backwards_in_eval == _MANY_BACKWARDS and has_trained():
+                warnings.warn(
+                    "the loss seems to be trained in eval() mode, in which it compares each batch with itself and uses "
+                    "no table and no memory: call train() on it after validation",
+                    stacklevel=2,
+                )
+
+        value.register_hook(count)
+
+    def _has_stepped(self) -> bool:
+        return not reads_are_free(self.table.step) or bool(self.table.step)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, as in any module.
+
+        Parameters
+        ----------
+        mode : bool, default True
+            True for training, and False for evaluation.
+
+        Returns
+        -------
+        CoupledLoss
+            This loss.
+        """
+        self._backwards_in_eval = 0
+        return super().train(mode)
 
     def _advance(self, placement: Placement, given: Inputs, weight: Tensor | None) -> Step:
         """Work out the update of the rows. It is not written yet, since f may still fail."""

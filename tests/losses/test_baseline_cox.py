@@ -220,7 +220,7 @@ def test_who_lives_forever_is_in_all_risk_sets():
 
 
 @pytest.mark.parametrize("strata", [None, [0, 0, 1, 1]])
-@pytest.mark.parametrize(("change", "time"), [(lambda t: t + 1e-4, 3.0001), (lambda t: 30 * t, 90.0)])
+@pytest.mark.parametrize(("change", "time"), [(lambda t: t + 1e-3, 3.0), (lambda t: 30 * t, 90.0)])
 def test_events_at_other_times_are_refused(strata, change, time):
     """They would count for the row before, as if nothing was wrong: times of another unit, for example."""
     known, event = torch.tensor([3.0, 4.0, 3.0, 5.0]), torch.tensor([1, 0, 1, 1])
@@ -230,7 +230,7 @@ def test_events_at_other_times_are_refused(strata, change, time):
     loss_fn(torch.zeros(4, requires_grad=True), torch.where(event == 1, known, change(known)), event, **of)
     before = state(loss_fn)
     wanted = r"time must be one of the times of the training events, in the unit of from_targets, for an event"
-    with pytest.raises(ValueError, match=rf"{wanted}; got {time}.* at position 0"):
+    with pytest.raises(ValueError, match=rf"{wanted}; got {time:g}.* at position 0"):
         loss_fn(torch.zeros(4, requires_grad=True), change(known), event, **of)
     assert same(before, state(loss_fn))
     merged = BaselineCoxLoss.from_targets(known, event, max_times=2 - (strata is None), **of)

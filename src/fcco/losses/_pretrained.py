@@ -203,6 +203,8 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         if learning:
             self.switched |= due
             self._watch(latest, moments)
+        elif not self.switched:  # otherwise the engine does so
+            self.precision.coupled.watch_evaluation(loss, lambda: self._progress["steps"] > 0)
         return loss
 
     if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
