@@ -8,7 +8,7 @@ input, but some studies take many hours. This command takes one stored run of ea
 if their settings differ only in numbers. It shortens the run and makes it twice on this machine: by the code of the
 commit that the results name, in a worktree of its own, and by today's. If all results are equal, the records of the
 folder say so, and ``fcco report --stale`` no longer lists them. The stored values themselves are not compared, because
-they depend on the machine.
+they depend on the machine. Where no runs are stored, those of ``fcco reproduce STUDY --quick`` take their place.
 
 The runs of a benchmark are short. With ``--runs``, some of them are repeated as they are. If they are equal, today's
 code goes on from all of them, and their lines still say which code made them (``made_by``). Runs that a change is meant
@@ -146,11 +146,21 @@ def compare(entries: Sequence[Entry], commit: str) -> None:
 
 def confirm(folder: Path, commit: str) -> dict[str, Any]:
     """Compare the code of a commit with today's on the stored runs of a folder, and return what its records say."""
-    entries = [{**entry, "settings": shortened(entry["settings"])} for entry in sample(_read(folder / "runs.jsonl"))]
+    entries = [{**entry, "settings": shortened(entry["settings"])} for entry in sample(runs_of(folder))]
     compare(entries, commit)
     code = {name: _job(name, {}).code for name in sorted({entry["job"] for entry in entries})}
     date = datetime.now(UTC).isoformat(timespec="seconds")
     return {"sources": code, "runs": len(entries), "commit": commit, "date": date, "environment": environment()}
+
+
+def runs_of(folder: Path) -> list[Entry]:
+    """Return the stored runs of a folder, or where none are stored, those of the short form of its study."""
+    if (folder / "runs.jsonl").exists():
+        return _read(folder / "runs.jsonl")
+    with TemporaryDirectory() as place:
+        words = ["-c", "from fcco_command import main; main()", "reproduce", folder.name, "--quick", "--out", place]
+        subprocess.run([sys.executable, *words], check=True, cwd=ROOT, capture_output=True)
+        return _read(Path(place) / "cache.jsonl")
 
 
 def adopt(path: Path, commit: str, count: int, without: str = "") -> None:
@@ -208,9 +218,9 @@ def _job(name: str, settings: dict[str, Any]) -> Job:
 def main() -> int:
     """Confirm the results of the folders that are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="*", type=Path, help="of results of fcco reproduce, with runs.jsonl")
+    parser.add_argument("folders", nargs="*", type=Path, help="of results of fcco reproduce")
     parser.add_argument("--runs", type=Path, metavar="FILE", help="the runs of a benchmark")
-    parser.add_argument("--commit", help="of the code that made them")
+    parser.add_argument("--commit", help="of the code that made them; for folders, it is that of their records")
     parser.add_argument("--count", type=int, default=12, help="how many of them to repeat")
     parser.add_argument("--without", default="", metavar="TEXT", help="drop runs that have this text in their settings")
     given = parser.parse_args()
@@ -220,7 +230,7 @@ def main() -> int:
         adopt(given.runs, given.commit, given.count, given.without)
     for folder in given.folders:
         records = read_records(folder)
-        commits = {record["run"]["environment"]["commit"] for record in records}
+        commits = {given.commit or record["run"]["environment"]["commit"] for record in records}
         if len(commits) != 1:
             raise ValueError(f"{folder} has results of several commits: {', '.join(sorted(commits))}")
         found = confirm(folder, commits.pop())

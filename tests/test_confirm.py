@@ -3,6 +3,7 @@
 import json
 import sys
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,6 +48,14 @@ def test_one_run_of_each_kind_is_chosen():
     chosen = confirm.sample(ENTRIES)
     assert [entry["settings"]["method"] for entry in chosen] == ["MOAP", "SOAP", "SOX"]
     assert chosen == confirm.sample(ENTRIES)
+
+
+def test_without_stored_runs_those_of_the_short_study_are_taken(tmp_path, monkeypatch):
+    def reproduce(words, **options):
+        (Path(words[-1]) / "cache.jsonl").write_text(json.dumps(ENTRIES[0]))
+
+    monkeypatch.setattr(confirm.subprocess, "run", reproduce)
+    assert confirm.runs_of(tmp_path / "theory") == ENTRIES[:1]
 
 
 def test_runs_are_short_and_by_the_code_of_the_checkout(tree):
