@@ -239,6 +239,13 @@ def check_one_each(index: Tensor, values: Tensor, name: str) -> None:
         raise ValueError(f"index must have the shape [{len(values)}], like {name}; got {shape_of(index)}")
 
 
+def missing_index(reason: str) -> TypeError:
+    """Return the error for a call without an index, which is needed for a reason."""
+    return TypeError(
+        f"index must be given, because {reason}; got None. fcco.data.Indexed adds it to the items of a dataset"
+    )
+
+
 def is_empty(values: Any) -> bool:
     """Return whether ``values`` has length 0. Anything without a length is for others to refuse."""
     return hasattr(values, "__len__") and len(values) == 0

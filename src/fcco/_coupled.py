@@ -25,6 +25,7 @@ from fcco._checks import (
     guarded,
     is_empty,
     is_plain,
+    missing_index,
     reads_are_free,
     refuse_outer,
     shape_of,
@@ -207,19 +208,24 @@ class CoupledLoss(nn.Module):
         self.memory = None if memory is None else OutputMemory(memory, self.dim)
 
     def extra_repr(self) -> str:
-        """Return the outer function, the rule and the initial value.
+        """Return the outer function, the rule, the initial value, and what is kept from step to step.
 
         Returns
         -------
         str
             What ``repr`` shows between the brackets.
         """
-        return f"outer={getattr(self.outer, '__name__', type(self.outer).__name__)}, rule={self.rule}, init={self.init}"
+        outer = getattr(self.outer, "__name__", type(self.outer).__name__)
+        kept = [] if isinstance(self.rule, BSGD) else ["a table"]
+        if self.memory is not None:
+            each = " of each stratum" if self.memory.rings > 1 else ""
+            kept.append(f"a memory of {self.memory.options.size} outputs{each}")
+        return f"outer={outer}, rule={self.rule}, init={self.init}, kept: {' and '.join(kept) or 'nothing'}"
 
     def forward(
         self,
         inner: Tensor,
-        index: Tensor,
+        index: Tensor | None = None,
         *,
         weight: Tensor | Shares | None = None,
         sample: Any = None,
@@ -233,7 +239,7 @@ class CoupledLoss(nn.Module):
         inner : Tensor of shape (B1,) or (B1, dim)
             Estimates of g, or of log g in log space. Rules that track all rows need estimates of all n rows.
         index : Tensor of shape (B1,)
-            The rows of the batch in the training set, in [0, n).
+            The rows of the batch in the training set, in [0, n). They must be given.
         weight : Tensor of shape (B1,), optional
             The weight of each f, or a mask of bool. By default, the loss is the mean of f.
         sample : object, optional
@@ -248,6 +254,8 @@ class CoupledLoss(nn.Module):
         Tensor
             The loss, a scalar.
         """
+        if index is None:
+            raise missing_index("the loss keeps a row for every example")
         f = self._f if sample is None else partial(self._f, sample=sample)
         placement = self.placement()
         if placement is None:
@@ -256,8 +264,18 @@ class CoupledLoss(nn.Module):
             return self._take_step(placement, f, inner, index, weight, previous, {})
         return self._eagerly(self._take_step, placement, f, inner, index, weight, previous, self.settings(options))
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    if TYPE_CHECKING:  # forward, but with an index
+
+        def __call__(
+            self,
+            inner: Tensor,
+            index: Tensor,
+            *,
+            weight: Tensor | Shares | None = None,
+            sample: Any = None,
+            previous: Tensor | None = None,
+            options: Mapping[str, Any] | None = None,
+        ) -> Tensor: ...
 
     def pooled(
         self,
@@ -304,10 +322,7 @@ class CoupledLoss(nn.Module):
         """
         placement = self.placement()
         if index is None and placement is not None and not isinstance(self.rule, BSGD):
-            raise TypeError(
-                f"index must be given, because {self.rule} keeps a row for every example; got None. "
-                "fcco.data.Indexed adds it to the items of a dataset"
-            )
+            raise missing_index(f"{self.rule} keeps a row for every example")
         if index is None and placement is not None and self._outer_takes_index:
             raise TypeError("index must be given, because outer takes it; got None")
         if sample is not None and self.memory is not None and self.memory.options.strength == "virtual":
@@ -636,6 +651,11 @@ class CoupledLoss(nn.Module):
         values = f(carrier, rows)
         loss = total(values, weight)
         if may_refuse:
+            if not loss.requires_grad:
+                raise ValueError(
+                    "outer must be differentiable; its values do not depend on u as far as autograd can see: use no "
+                    "detach(), no item() and no NumPy in it"
+                )
             self.check_value(values, loss, rows, weight)
         if unbounded:
             remedy = "safeguard=True" if isinstance(self.rule, SOX) else "fcco.SOX"

@@ -72,3 +72,48 @@ def test_temperatures_out_of_range():
         loss_fn(torch.eye(3), torch.tensor([0, 0, 1]), torch.arange(3))
     with pytest.raises(ValueError, match=r"temperature must be within bounds = \(0\.01, 1\.0\); got 2\.0"):
         losses.RobustContrastiveLoss(5, rho=0.5, temperature=2.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (lambda: fcco.CoupledLoss(torch.log, 3), (torch.ones(2),)),
+        (lambda: fcco.CoupledLoss(torch.log, 3), (torch.ones(2), None)),
+        (lambda: losses.AveragePrecisionLoss(3, 1), (torch.zeros(2), torch.tensor([0, 1]))),
+        (lambda: losses.PretrainedAveragePrecisionLoss(3, 1), (torch.zeros(2), torch.tensor([0, 1]))),
+        (lambda: losses.NCALoss(3), (torch.zeros(2, 1), torch.tensor([0, 1]))),
+    ],
+)
+def test_a_forgotten_index_is_added_by_indexed(make, arguments):
+    with pytest.raises(TypeError, match=r"index must be given, because .*; got None\. fcco\.data\.Indexed adds it"):
+        make()(*arguments)
+
+
+def test_cox_needs_no_times_in_advance():
+    with pytest.raises(TypeError, match=r"takes one argument; got 2\. CoxLoss needs only event; BaselineCoxLoss"):
+        losses.CoxLoss.from_targets(torch.ones(3), torch.ones(3))
+
+
+def test_names_of_classes_must_be_numbers():
+    with pytest.raises(TypeError, match=r"labels must be numbers; got <U3\. .* numpy\.unique\(values, return_inverse"):
+        losses.NCALoss.from_targets(["cat", "dog"])
+
+
+def test_an_outer_function_must_be_differentiable():
+    loss_fn = fcco.CoupledLoss(lambda u: u.detach().square(), 3)
+    with pytest.raises(ValueError, match="outer must be differentiable"):
+        loss_fn(torch.ones(2, requires_grad=True), torch.tensor([0, 1]))
+    assert not loss_fn.table.visits.any()
+
+
+@pytest.mark.parametrize(
+    ("make", "kept"),
+    [
+        (lambda: losses.AveragePrecisionLoss(9, 3), "a table and a memory of 256 outputs of each stratum"),
+        (lambda: losses.CoxLoss(9), "a memory of 256 outputs"),
+        (lambda: losses.CoxLoss(9, memory=0), "a table"),
+        (lambda: losses.CoxLoss(9, rule=fcco.BSGD()), "nothing"),
+    ],
+)
+def test_a_loss_shows_what_it_keeps(make, kept):
+    assert f", kept: {kept}\n" in repr(make())

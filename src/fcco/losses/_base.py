@@ -40,21 +40,22 @@ def minus_share(log_u: Tensor) -> Tensor:
     return -(log_u[:, 0] - log_u[:, 1]).exp()
 
 
-def as_values(values: Any) -> Tensor:
+def as_values(values: Any, name: str = "targets, labels, queries and relevances") -> Tensor:
     """Convert a list, an array or a tensor of numbers to a tensor on the CPU."""
     if isinstance(values, Tensor):
         return values.detach().cpu()
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise TypeError(
-            f"targets, labels, queries and relevances must be numbers; got {array.dtype}. Encode them as numbers first"
+            f"{name} must be numbers; got {array.dtype}. Encode them as numbers first, for example by "
+            "numpy.unique(values, return_inverse=True)[1]"
         )
     return torch.as_tensor(array if array.flags.writeable else array.copy())  # arrays of pandas are read-only
 
 
 def count_positives(target: Any, name: str = "target") -> tuple[int, int]:
     """Return the number of examples and the number of positives."""
-    target = as_values(target)
+    target = as_values(target, name)
     if target.dim() != 1:
         raise ValueError(f"{name} must have the shape [n]; got {shape_of(target)}")
     mask = as_mask(target, name, target, name, signs=False)
@@ -71,7 +72,7 @@ def count_both_classes(target: Any) -> tuple[int, int]:
 
 def count_members(labels: Any, name: str) -> Tensor:
     """Return the number of examples of each class 0 ... C - 1."""
-    labels = as_values(labels)
+    labels = as_values(labels, name)
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.dim() != 1 or (labels < 0).any():
         raise ValueError(
             f"{name} must be integers >= 0 with the shape [n]; got {shape_of(labels)} of {labels.dtype}. "

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fcco import distributed
-from fcco._checks import as_rows, check_one_each, whole_number
+from fcco._checks import as_rows, check_one_each, missing_index, whole_number
 from fcco._eager import eager
 from fcco._pool import Pool
 from fcco._rules import SOAP, Rule
@@ -86,6 +86,9 @@ class PretrainedAveragePrecisionLoss(nn.Module):
     A network that already fits its training data gains nothing from average precision. docs/top_of_list.md compares
     this loss with cross entropy and focal loss on many data sets. Read it before you use this loss, and keep the loss
     that is better on your validation data.
+
+    The switch and the temperature depend on values that are counted and read in Python, so ``torch.compile`` leaves
+    this loss out of its graphs. If there is to be one graph (``fullgraph=True``), compile the model alone.
 
     On several ranks, the temperature is set from the logits of all ranks. All of them must call the loss equally often,
     and :meth:`end_epoch` with the same metric.
@@ -180,10 +183,7 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         latest, learning = logits.detach(), self.training and torch.is_grad_enabled()
         moments = self._moments_of(latest, positive)
         if learning and index is None:
-            raise TypeError(
-                "index must be given, because the loss keeps a row for every example; got None. "
-                "fcco.data.Indexed adds it to the items of a dataset"
-            )
+            raise missing_index("the loss keeps a row for every example")
         if learning and not self.switched:
             # Otherwise, a wrong index or dataset would not be noticed before the switch.
             rows = as_rows(index, self.precision.n, logits.device).values

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import Tensor, is_grad_enabled, nn
 
+from fcco._checks import missing_index
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._rules import BSGD, SOAP, Rule
@@ -162,10 +163,7 @@ class NCALoss(Loss):
             The loss, a scalar.
         """
         if index is None and self.memory is not None and self.training and is_grad_enabled():
-            raise TypeError(
-                "index must be given, because an example must not be compared with its own output in the memory; got "
-                "None. fcco.data.Indexed adds it to the items of a dataset"
-            )
+            raise missing_index("an example must not be compared with its own output in the memory")
         stratum = None if self.class_sizes is None else labels
         if self.class_sizes is None:
             loss = self._by_hand(embeddings, labels, index)

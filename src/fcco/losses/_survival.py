@@ -110,13 +110,15 @@ class CoxLoss(Loss):
         self.own_term: OwnTerm = own_term
 
     @classmethod
-    def from_targets(cls, event: Any, **options: Unpack[CoxOptions]) -> CoxLoss:
+    def from_targets(cls, event: Any, *times: Any, **options: Unpack[CoxOptions]) -> CoxLoss:
         """Create the loss with n and n_events counted in the training events.
 
         Parameters
         ----------
         event : array-like of shape (n,)
             1 or True if the event was observed, 0 or False if the example is censored.
+        *times
+            Must not be given, since the loss gets the times of each batch. :class:`BaselineCoxLoss` takes them.
         **options
             Further arguments of the constructor.
 
@@ -125,6 +127,11 @@ class CoxLoss(Loss):
         CoxLoss
             The loss.
         """
+        if times:
+            raise TypeError(
+                f"from_targets takes one argument; got {1 + len(times)}. CoxLoss needs only event; "
+                "BaselineCoxLoss.from_targets(time, event) takes times too"
+            )
         n, n_events = count_positives(event, "event")
         return cls(n, n_events, **options)._know_labels((as_values(event) == 1).to(torch.uint8), "event")
 
