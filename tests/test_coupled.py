@@ -344,24 +344,35 @@ def test_repr_tells_what_it_is():
 
 
 class TestValuesOfOuter:
-    """A step whose f is not finite would spoil all weights."""
+    """A loss may say what to do about values that are not finite; they are then refused."""
+
+    @staticmethod
+    def make(rule=None):
+        loss_fn = fcco.CoupledLoss(torch.exp, 4, rule=rule or fcco.SOX(0.5))
+        loss_fn.if_too_large = "start from small values"
+        return loss_fn
 
     @pytest.mark.parametrize("rule", [fcco.SOX(0.5), fcco.SOAP(0.5), fcco.BSGD()], ids=str)
     def test_are_refused_if_they_overflow(self, rule):
-        loss_fn = fcco.CoupledLoss(torch.exp, 4, rule=rule)
+        loss_fn = self.make(rule)
         loss_fn(torch.ones(2, requires_grad=True), torch.tensor([3, 1]))
         before = {name: value.clone() for name, value in loss_fn.state_dict().items()}
-        message = "outer must return finite values; got inf at position 1, in row 2"
+        message = "outer must return finite values; got inf at position 1, in row 2: start from small values"
         with pytest.raises(fcco.NotFiniteError, match=message) as caught:
             loss_fn(torch.tensor([1.0, 100.0], requires_grad=True), torch.tensor([3, 2]))
         assert (caught.value.name, caught.value.place, caught.value.value) == ("outer", (1,), math.inf)
         assert all(torch.equal(value, before[name]) for name, value in loss_fn.state_dict().items())
 
     def test_do_not_matter_at_padding_and_in_evaluation(self):
-        loss_fn = fcco.CoupledLoss(torch.exp, 4)
-        inner = torch.tensor([1.0, 100.0], requires_grad=True)
+        loss_fn, inner = self.make(), torch.tensor([1.0, 100.0], requires_grad=True)
         loss_fn(inner, torch.tensor([3, 2]), weight=torch.tensor([True, False]))
         assert loss_fn.eval()(inner, torch.tensor([3, 2])).isinf()
+
+    def test_of_other_losses_are_their_own_business(self):
+        """A batch may consist of independent runs, of which one diverges."""
+        inner = torch.tensor([1.0, 100.0], requires_grad=True)
+        fcco.CoupledLoss(torch.exp, 4)(inner, torch.tensor([3, 2])).backward()
+        assert inner.grad[0].isfinite()
 
 
 class TestTrainingInEvaluationMode:

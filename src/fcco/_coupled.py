@@ -118,8 +118,7 @@ class CoupledLoss(nn.Module):
     Under a process group, the ranks' batches form one batch; see :mod:`fcco.distributed`.
 
     Invalid input (wrong shapes, NaN, rows out of range, an empty batch) raises an error before anything changes. For
-    values that are not finite, the error is a :class:`fcco.NotFiniteError`. So it is for values of f, if reading them
-    is free, as in eager mode on the CPU.
+    values that are not finite, the error is a :class:`fcco.NotFiniteError`.
 
     Every call in training mode is a step of the table. Keep the loss outside of functions that
     ``torch.utils.checkpoint`` runs a second time.
@@ -179,7 +178,8 @@ class CoupledLoss(nn.Module):
         self.remember(as_memory(memory))
         # On several ranks, each then waits for the others' f before it writes, which takes one message a step.
         self.outer_may_fail = True
-        # What to do if it overflows, for a loss whose value is huge long before its inner values are.
+        # What to do about values of f that are not finite. They are refused if this is given: by losses whose value is
+        # huge long before their inner values are. Others may have parts that are to go on by themselves.
         self.if_too_large = ""
         # Estimates of the caller's own are checked once, before they are made from remembered examples.
         self.estimates_read_recall = False
@@ -632,17 +632,18 @@ class CoupledLoss(nn.Module):
             inner, new, at = (part.index_select(0, step.sampled) for part in (inner, new, at))
         # A rank by itself must not refuse a step that the others take.
         may_refuse = inner.requires_grad and (placement.alone or self.outer_may_fail)
+        is_steep = bool(self.if_too_large) and may_refuse
         value = None
         if step.at is not step.new:
             with torch.no_grad():
                 # f may work in place, so it gets a copy of what the table will hold.
                 values = f(new.clone(), rows)
                 value = total(values, weight)
-            if may_refuse:
+            if is_steep:
                 self.check_value(values, value, rows, weight)
         unbounded = self._may_overflow
-        is_steep = bool(self.if_too_large) and may_refuse and reads_are_free(inner)
-        if unbounded or is_steep:
+        is_read = is_steep and reads_are_free(inner)
+        if unbounded or is_read:
             inner = guarded(inner)
         carrier = placement.table.space.carry(inner, at)
         if weight is not None:
@@ -650,17 +651,17 @@ class CoupledLoss(nn.Module):
             carrier = torch.where(as_column(weight > 0, carrier), carrier, carrier.detach())
         values = f(carrier, rows)
         loss = total(values, weight)
-        if may_refuse:
-            if not loss.requires_grad:
-                raise ValueError(
-                    "outer must be differentiable; its values do not depend on u as far as autograd can see: use no "
-                    "detach(), no item() and no NumPy in it"
-                )
+        if may_refuse and not loss.requires_grad:
+            raise ValueError(
+                "outer must be differentiable; its values do not depend on u as far as autograd can see: use no "
+                "detach(), no item() and no NumPy in it"
+            )
+        if is_steep:
             self.check_value(values, loss, rows, weight)
         if unbounded:
             remedy = "safeguard=True" if isinstance(self.rule, SOX) else "fcco.SOX"
             check_gradient(loss, inner, rows, f"{self.rule} does not bound g / u, as {remedy} does")
-        elif is_steep:
+        elif is_read:
             largest = torch.finfo(inner.dtype).max
             check_gradient(loss, inner, rows, self.if_too_large, largest, "finite")
         if value is not None:
@@ -668,7 +669,7 @@ class CoupledLoss(nn.Module):
         return loss
 
     def check_value(self, values: Tensor, loss: Tensor, rows: Tensor, weight: Tensor | None) -> None:
-        """Refuse a loss that is not finite.
+        """Refuse a loss that is not finite, for which a device is not waited for.
 
         Parameters
         ----------
@@ -686,7 +687,7 @@ class CoupledLoss(nn.Module):
             if not (value < math.inf if self.log else math.isfinite(value)):  # the logarithm of g = 0 is legal
                 values = values if weight is None else values.detach().masked_fill(weight == 0, 0.0)
                 refuse_outer(values, rows, self.if_too_large)
-        elif self.if_too_large:  # other functions can rarely overflow, and a check costs an accelerator time
+        else:
             torch._assert_async(loss.detach() < math.inf, "outer must return finite values")
 
     def _plug_in(self, f: Outer, inner: Any, index: Any, weight: Any) -> Tensor:
