@@ -80,8 +80,8 @@ def train(row: Row, variant: Variant, lr: float, seed: int) -> float:
         optimizer.zero_grad()
         try:
             problem.step(loss_fn, w, rows, generator).backward()
-        except ValueError:  # the engine refuses estimates that are not finite
-            if w.detach().abs().max() < 1e3:
+        except ValueError as error:  # the engine refuses estimates that are not finite, and losses that overflow
+            if w.detach().abs().max() < 1e3 and "out of range" not in str(error):
                 raise
             return math.inf
         optimizer.step()
