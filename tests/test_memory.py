@@ -518,7 +518,7 @@ def test_a_state_replaces_what_was_remembered():
     loss_fn = remembering(cases.NCA, population, "virtual")
     cases.run(cases.NCA, loss_fn, population, cases.BATCHES[:2])
     other = remembering(cases.NCA, population, "virtual")
-    other(torch.randn(2, 7, requires_grad=True), torch.tensor([0, 0]), [0, 1])
+    other(torch.randn(2, 7, requires_grad=True), population[1][0][:2], [0, 1])
     other.load_state_dict(loss_fn.state_dict())
     assert cases.same(cases.state(other), cases.state(loss_fn))
     assert other.memory.column0.dtype == other.memory.at.dtype == torch.float64

@@ -105,6 +105,7 @@ def test_no_table_is_right_where_none_is_ahead_by_a_tenth():
     assert not verdict([False], 0.5, g1=2.0, g9=0.85).right
 
 
+@pytest.mark.filterwarnings("ignore:batches has only")  # in so short a run
 def test_a_short_study_draws_its_figures_and_writes_its_numbers(tmp_path):
     page = answer(["batch", "own_term", "advice"], tmp_path, tmp_path / "cache.jsonl", quick=True)
     assert {path.name for path in tmp_path.glob("*.svg")} == {"batch.svg", "own_term.svg"}
