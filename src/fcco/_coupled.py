@@ -653,8 +653,8 @@ class CoupledLoss(nn.Module):
         loss = total(values, weight)
         if may_refuse and not loss.requires_grad:
             raise ValueError(
-                "outer must be differentiable; its values do not depend on u as far as autograd can see: use no "
-                "detach(), no item() and no NumPy in it"
+                "outer must return a differentiable function of u; its values have no graph: use no detach(), no "
+                "item() and no NumPy in it"
             )
         if is_steep:
             self.check_value(values, loss, rows, weight)

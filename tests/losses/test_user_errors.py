@@ -101,7 +101,7 @@ def test_names_of_classes_must_be_numbers():
 
 def test_an_outer_function_must_be_differentiable():
     loss_fn = fcco.CoupledLoss(lambda u: u.detach().square(), 3)
-    with pytest.raises(ValueError, match="outer must be differentiable"):
+    with pytest.raises(ValueError, match="outer must return a differentiable function of u"):
         loss_fn(torch.ones(2, requires_grad=True), torch.tensor([0, 1]))
     assert not loss_fn.table.visits.any()
 
