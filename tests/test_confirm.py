@@ -66,7 +66,8 @@ def test_runs_are_short_and_by_the_code_of_the_checkout(tree):
 
 
 def test_a_first_run_which_may_compile_does_not_count(monkeypatch):
-    monkeypatch.setattr(confirm, "run_by", lambda tree, entries, times=count(1): next(times))
+    times = count(1)
+    monkeypatch.setattr(confirm, "run_by", lambda tree, entries: next(times))
     assert confirm.repeated(confirm.ROOT, ENTRIES) == 2
 
 
