@@ -999,3 +999,16 @@ def test_another_size_is_told_of_the_sizes(sampler, arguments, sizes):
     message = f"{sampler.__name__} takes no argument 'batch_size'. The size of its batches is set by {sizes}"
     with pytest.raises(TypeError, match=message):
         sampler(*arguments, batch_size=32)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [torch.zeros(3, 8, 8), torch.zeros(3, 9, 9)],
+        [torch.zeros(3), torch.zeros(3, dtype=torch.double)],
+        tuple(np.zeros((4, 3))),
+    ],
+    ids=["images of two sizes", "two dtypes", "a tuple of rows"],
+)
+def test_short_lists_of_items_are_no_columns(items):
+    assert len(Indexed(items)) == len(items)

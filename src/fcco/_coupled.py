@@ -146,6 +146,15 @@ class CoupledLoss(nn.Module):
     tensor([1., 0., 4.])
     """
 
+    # Attributes of the class, so that a loss that was pickled before they existed has them too.
+    if_too_large = ""
+    """What to do about values of f that are not finite.
+
+    They are refused if this is given: by losses whose value is huge long before their inner values are. Others may have
+    parts that are to go on by themselves.
+    """
+    _backwards_in_eval = 0
+
     def __init__(
         self,
         outer: Outer,
@@ -178,14 +187,10 @@ class CoupledLoss(nn.Module):
         self.remember(as_memory(memory))
         # On several ranks, each then waits for the others' f before it writes, which takes one message a step.
         self.outer_may_fail = True
-        # What to do about values of f that are not finite. They are refused if this is given: by losses whose value is
-        # huge long before their inner values are. Others may have parts that are to go on by themselves.
-        self.if_too_large = ""
         # Estimates of the caller's own are checked once, before they are made from remembered examples.
         self.estimates_read_recall = False
         self.observers: list[Callable[[Visit], None]] = []
         self.is_frozen = False
-        self._backwards_in_eval = 0
         self._described = Descriptions()
         self._outer_takes_index = takes_index(outer)
 

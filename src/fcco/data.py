@@ -156,11 +156,11 @@ def _refuse_columns(dataset: Any) -> None:
     parts = list(dataset) if isinstance(dataset, tuple | list) and 0 < len(dataset) <= _MOST_COLUMNS else []
     if not parts or not all(isinstance(part, Tensor | np.ndarray) for part in parts):
         return
-    # The rows of a list are all of one kind, and columns are of one length.
-    kinds = {(part.shape[1:], part.dtype) for part in parts}
-    lengths = {part.shape[:1] for part in parts}
-    if isinstance(dataset, tuple) or (len(kinds) > 1 and len(lengths) == 1):
-        noun = "tensors" if all(isinstance(part, Tensor) for part in parts) else "arrays"
+    # Items have one number of dimensions, and columns, such as features and targets, one length.
+    are_columns = len({part.ndim for part in parts}) > 1 and len({part.shape[:1] for part in parts}) == 1
+    are_tensors = all(isinstance(part, Tensor) for part in parts)
+    if are_columns or (are_tensors and isinstance(dataset, tuple)):
+        noun = "tensors" if are_tensors else "arrays"
         kind = type(dataset).__name__
         raise TypeError(f"dataset must be a map-style dataset; got a {kind} of {len(parts)} {noun}. {advice}")
 

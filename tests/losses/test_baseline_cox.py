@@ -229,8 +229,8 @@ def test_events_at_other_times_are_refused(strata, change, time):
     loss_fn(torch.zeros(4, requires_grad=True), known, event, **of)
     loss_fn(torch.zeros(4, requires_grad=True), torch.where(event == 1, known, change(known)), event, **of)
     before = state(loss_fn)
-    wanted = r"time must be one of the times of the training events, in the unit of from_targets, for an event"
-    with pytest.raises(ValueError, match=rf"{wanted}; got {time:g}.* at position 0"):
+    wanted = r"time must be one of the training events' times, to the last digit and in the unit of from_targets"
+    with pytest.raises(ValueError, match=rf"{wanted}, for an event; got {time:g}.* at position 0"):
         loss_fn(torch.zeros(4, requires_grad=True), change(known), event, **of)
     assert same(before, state(loss_fn))
     merged = BaselineCoxLoss.from_targets(known, event, max_times=2 - (strata is None), **of)

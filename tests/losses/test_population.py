@@ -337,3 +337,30 @@ def test_labels_of_several_classes():
         ValueError, match="target must be 0 for row 1 and class 0, as in from_targets; got 1 at position 1"
     ):
         loss_fn(values, target[rows].index_fill(0, whole(1), 1), rows)
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_labels_of_classes_may_be_missing_there_or_here(classes):
+    target = torch.tensor([LABELS, [0, 1, -1, 1, 0, 1]]).T[:, :classes].clone()
+    target[3] = -1
+    batch = target[:4].clone()
+    batch[3], batch[1] = 1, -1
+    loss_fn = losses.PartialAUCLoss.from_targets(target)
+    loss_fn(torch.zeros(4, classes, requires_grad=True), batch, whole(0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("make", [losses.NCALoss, losses.SupervisedContrastiveLoss])
+@pytest.mark.parametrize("offset", [300, 70_000])
+def test_many_classes(make, offset):
+    label = torch.arange(40) % 20 + offset
+    loss_fn = make.from_targets(label)
+    values, rows = torch.randn(8, 3, requires_grad=True), torch.arange(8)
+    loss_fn(values, label[:8], rows)
+    with pytest.raises(ValueError, match=f"labels must be {offset} for row 0"):
+        loss_fn(values, label[1:9], rows)
+
+
+def test_a_target_that_requires_a_gradient():
+    loss_fn = losses.AveragePrecisionLoss.from_targets(LABELS)
+    target = torch.as_tensor(LABELS, dtype=torch.float32)[:4].requires_grad_()
+    loss_fn(torch.zeros(4, requires_grad=True), target, torch.arange(4)).backward()

@@ -198,7 +198,7 @@ class Loss(nn.Module):
         self.table.identity |= {name: value for name, value in told.items() if value is not None}
         return self
 
-    def _know_labels(self, labels: Tensor, name: str = "target", classes: int = 1) -> Self:
+    def _know_labels(self, labels: Tensor, name: str = "target", classes: int | None = None) -> Self:
         """Keep the labels of the training data: batches must have the same, and a saved state says which they were."""
         self._labels = KnownLabels.of(labels, name, classes)
         return self._identify(labels=torch.from_numpy(self._labels.values))

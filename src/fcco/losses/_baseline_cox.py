@@ -293,7 +293,9 @@ class BaselineCoxLoss(Loss):
             early = "at least the first of the times of its stratum for an event"
         refuse_where("time", time, seen & is_early, early)
         if self._has_all_times:
-            wanted = "one of the times of the training events, in the unit of from_targets, for an event"
+            wanted = (
+                "one of the training events' times, to the last digit and in the unit of from_targets, for an event"
+            )
             refuse_where("time", time, seen & ~self._is_event_time(time, strata), wanted)
         if self.stratified and self.n_events == self.n_examples:
             all_events = f"1, since all n = {self.n_examples} training examples have events"

@@ -62,11 +62,11 @@ def count_known(target: Any) -> tuple[int, ...]:
     return tuple((labels.positive | labels.negative).sum(0).tolist())
 
 
-def known_labels(target: Any) -> tuple[Tensor, str, int]:
-    """Return the labels of training targets for a loss to keep: a vector, its name, and the number of classes."""
+def known_labels(target: Any) -> tuple[Tensor, str, int | None]:
+    """Return the labels of training targets for a loss to keep: a vector, its name, and how many classes it is of."""
     labels = labels_of(target)
     if labels is None:
-        return (as_values(target) == 1).to(torch.uint8), "target", 1
+        return (as_values(target) == 1).to(torch.uint8), "target", None
     return coded_labels(labels).flatten(), "target", labels.positive.shape[1]
 
 

@@ -70,15 +70,18 @@ class KnownLabels(NamedTuple):
 
     values: NDArray[Any]
     name: str
-    classes: int = 1
-    """The number of classes of which each example has a label; row = index * classes + class."""
+    classes: int | None = None
+    """The number of classes of which each example has a label, or -1 where it is missing; None for a vector of labels.
+
+    The label of a class is in row index * classes + class.
+    """
 
     @classmethod
-    def of(cls, labels: Tensor, name: str, classes: int = 1) -> KnownLabels:
+    def of(cls, labels: Tensor, name: str, classes: int | None = None) -> KnownLabels:
         """Keep labels, integers of shape (rows,), in as few bytes as possible."""
         values = labels.long().numpy()
-        smallest, largest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-        dtype = np.result_type(np.min_scalar_type(smallest), np.min_scalar_type(largest))
+        largest = int(np.abs(values).max(initial=0))
+        dtype = next(kind for kind in (np.int8, np.int16, np.int32, np.int64) if largest <= np.iinfo(kind).max)
         return cls(values.astype(dtype), name, classes)
 
     def agree(self, labels: Tensor, index: Any) -> bool:
@@ -86,22 +89,22 @@ class KnownLabels(NamedTuple):
         try:
             rows = index.numpy() if isinstance(index, Tensor) else np.asarray(index)
             return not np.count_nonzero(self.values.take(rows) != labels.numpy())
-        except (IndexError, TypeError, ValueError):
+        except (IndexError, RuntimeError, TypeError, ValueError):
             return False
 
     def check(self, rows: Tensor, labels: Tensor) -> None:
-        """Raise if the label of a row is another one. A label of -1 of several classes is missing, and fits to all."""
+        """Raise if the label of a row is another one. A label that is missing here or there fits to all."""
         known = torch.from_numpy(self.values.take(rows.numpy()))
         differs = known != labels
-        if self.classes > 1:
-            differs &= labels >= 0
+        if self.classes is not None:
+            differs &= (known >= 0) & (labels >= 0)
         if bool(differs.any()):
-            place = int(differs.nonzero()[0])
-            example, label = divmod(int(rows[place]), self.classes)
-            row = f"row {example}" + f" and class {label}" * (self.classes > 1)
+            place, classes = int(differs.nonzero()[0]), self.classes or 1
+            example, label = divmod(int(rows[place]), classes)
+            row = f"row {example}" + f" and class {label}" * (classes > 1)
             raise ValueError(
                 f"{self.name} must be {int(known[place])} for {row}, as in from_targets; got {int(labels[place])} at "
-                f"position {place // self.classes}: the dataset, the sampler and the loss must be made from the same "
+                f"position {place // classes}: the dataset, the sampler and the loss must be made from the same "
                 "rows in the same order"
             )
 
