@@ -201,7 +201,7 @@ class RememberingStep:
             present = torch.cat([recalled.present.new_ones(len(self.rows)), recalled.present])
             pool = Pool(fresh, recalled.columns, rows, True, Recall(present, apart=True))
             own = self._as_estimate(estimate(pool))
-            carrier = self.coupled.table.space.carry(own.inner, own.inner.detach())
+            carrier = self.placement.table.space.carry(own.inner, own.inner.detach())
             side, _ = self._rival_side(estimate, f, expected[:-1].to(own.inner.dtype), fresh)
             loss = total(f(carrier, self.rows.clamp(max=self.coupled.n - 1)), own.weight) + side
             gradients = torch.autograd.grad(loss, [fresh[k] for k in vectors])
@@ -233,6 +233,9 @@ class RememberingStep:
         else:
             own_factor, shares = torch.ones_like(mean_total), self._of_own_mean(every.share, mean_total)
         side, refreshed = self._rival_side(estimate, f, expected[:-1].to(inner.dtype))
+        if self.is_gathered:
+            # Gradients are averaged over ranks, and each has the side of its own fresh examples only.
+            side = side * self.placement.parts
         made = Made(inner, self.given_rows, shares, None, (kept, refreshed, expected, None), own_factor, side)
         return made if reads_are_free(inner) else self._or_of_batch(made, estimate)
 
@@ -275,7 +278,7 @@ class RememberingStep:
     ) -> tuple[Tensor, Recalled]:
         """Return the loss of remembered outer examples as a function of the fresh ones, and their refreshed u."""
         fresh = self.fresh if fresh is None else fresh
-        recalled, space = self.recalled, self.coupled.table.space
+        recalled, space = self.recalled, self.placement.table.space
         assert recalled is not None
         count, held = len(self.rows), self.memory.held(recalled, self.stratum, self.rows).to(expected.dtype)
         present = torch.cat([recalled.present, recalled.present.new_ones(count)])
@@ -300,8 +303,7 @@ class RememberingStep:
         side = total(values, weight)
         if self.coupled.if_too_large:
             self.coupled.check_value(values, side, rows, weight)
-        # Gradients are averaged over ranks. If they share a memory, each has the side of its own fresh examples only.
-        return side * self.placement.parts if self.is_gathered else side, recalled
+        return side, recalled
 
     def _everyone(self) -> Pool:
         """Return the pool of all fresh examples, as own ones, with what is remembered."""

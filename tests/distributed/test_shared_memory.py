@@ -6,29 +6,43 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from training import Arguments, N, own_parts, train, wrapped
+from training import Arguments, batches, train, wrapped
 
 import fcco
 from fcco import distributed
 from losses import cases
 
-STEPS = 6
+N, STEPS, BATCH = 40, 10, 6  # so that a memory has room for a batch of other rows, without which it is not used
 REPLICATED, SHARDED, WITHOUT_INDEX = {}, {"sharded": True}, {"indexed": False}
 RUNS = {
-    "ap": (cases.AP.with_options(memory=fcco.Memory(3)), fcco.SOAP(0.5), (REPLICATED, SHARDED)),
-    "ap exact": (cases.AP.with_options(memory=fcco.Memory(3), own_term="exact"), fcco.BSGD(), (WITHOUT_INDEX,)),
-    "push": (cases.PUSH.with_options(memory=fcco.Memory(4)), fcco.BSGD(), (WITHOUT_INDEX,)),
-    "cox exact": (cases.COX.with_options(memory=fcco.Memory(4), own_term="exact"), fcco.SOX(0.3), (REPLICATED,)),
-    "cox estimate": (cases.COX.with_options(memory=fcco.Memory(4, "estimate")), fcco.SOAP(0.5), (REPLICATED, SHARDED)),
-    "nca": (cases.NCA.with_options(memory=fcco.Memory(6)), fcco.BSGD(), (REPLICATED,)),
-    "contrastive": (cases.CONTRASTIVE.with_options(memory=fcco.Memory(6, guard=False)), fcco.SOAP(0.5), (REPLICATED,)),
+    "ap": (cases.AP.with_options(memory=fcco.Memory(8)), fcco.SOAP(0.5), (REPLICATED, SHARDED)),
+    "ap exact": (cases.AP.with_options(memory=fcco.Memory(8), own_term="exact"), fcco.BSGD(), (WITHOUT_INDEX,)),
+    "push": (cases.PUSH.with_options(memory=fcco.Memory(8)), fcco.BSGD(), (WITHOUT_INDEX,)),
+    "cox exact": (
+        cases.COX.with_options(memory=fcco.Memory(8), own_term="exact"),
+        fcco.SOX(0.3),
+        (REPLICATED, SHARDED),
+    ),
+    "cox estimate": (cases.COX.with_options(memory=fcco.Memory(8, "estimate")), fcco.SOAP(0.5), (REPLICATED, SHARDED)),
+    "nca": (cases.NCA.with_options(memory=fcco.Memory(12)), fcco.BSGD(), (REPLICATED,)),
+    "nca default": (cases.NCA.with_options(memory=None), None, (REPLICATED, SHARDED)),
+    "contrastive": (
+        cases.CONTRASTIVE.with_options(memory=fcco.Memory(12, guard=False)),
+        fcco.SOAP(0.5),
+        (REPLICATED, SHARDED),
+    ),
     "contrastive estimate": (
-        cases.CONTRASTIVE.with_options(memory=fcco.Memory(6, "estimate")),
+        cases.CONTRASTIVE.with_options(memory=fcco.Memory(12, "estimate")),
         fcco.BSGD(),
         (WITHOUT_INDEX,),
     ),
-    "ndcg estimate": (cases.NDCG.with_options(memory=fcco.Memory(6, "estimate")), fcco.SOAP(0.5), (REPLICATED,)),
+    "ndcg estimate": (cases.NDCG.with_options(memory=fcco.Memory(12, "estimate")), fcco.SOAP(0.5), (REPLICATED,)),
 }
+
+
+def own_parts(rank, world, steps):
+    every = batches(steps, world, N, BATCH)
+    return [torch.cat(parts) if rank is None else parts[rank] for parts in every]
 
 
 def make(case, rule, **options):
@@ -51,6 +65,8 @@ def training(rank, world, case, rule, indexed=True, sharded=False):
 def remembered(loss_fn):
     """The content of a memory, without empty places."""
     memory = loss_fn.memory
+    if memory is None:
+        return {}
     there = memory.born >= 0
     each = {name: b[there] for name, b in memory.named_buffers() if b.dim() and len(b) == len(there)}
     return {**each, "expected": memory.expected, "cursor": memory.cursor, "step": memory.step, "guard": memory.guard}
@@ -168,6 +184,13 @@ def test_two_processes_remember_what_one_does(two, name):
             close(their_table, table)
         close(torch.stack([run[1] for run in runs]).mean(0), values)
         assert all(torch.equal(runs[0][2][key], runs[1][2][key]) for key in memory)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_memory_of_these_runs_is_used(name):
+    case, rule, ways = RUNS[name]
+    weights, without = (training(None, 2, each, rule, **ways[0])[0] for each in (case, case.with_options(memory=0)))
+    assert all((one - other).abs().max() > 1e-5 for one, other in zip(weights, without, strict=True))
 
 
 def test_a_memory_sends_nothing(two):

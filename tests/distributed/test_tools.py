@@ -1,5 +1,9 @@
 """What is saved, watched and asked under a process group."""
 
+import os
+from pathlib import Path
+from unittest import mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,6 +11,7 @@ from test_behaviour import LABELS, N, features, message_of
 
 import fcco
 from fcco import diagnostics, distributed
+from snippets import run
 
 
 def saved_by_the_first(rank, folder):
@@ -18,6 +23,22 @@ def saved_by_the_first(rank, folder):
     state = torch.load(f"{folder}/table.pt", weights_only=not torch.__version__.startswith("2.4."))
     whole = fcco.CoupledLoss(torch.log, 4)
     return message_of(lambda: loss_fn.load_state_dict(state)), message_of(lambda: whole.load_state_dict(state))
+
+
+def page(folder):
+    """What the page on several ranks leaves behind if there really are two."""
+    names, before = {}, Path.cwd()
+    with (
+        mock.patch.dict(os.environ),
+        mock.patch.object(dist, "init_process_group"),
+        mock.patch.object(dist, "destroy_process_group"),
+    ):
+        os.chdir(folder)
+        try:
+            run(Path(__file__).parents[2] / "docs" / "scale.md", names)
+        finally:
+            os.chdir(before)
+    return type(names["loss_fn"].table).__name__, int(names["loss_fn"].table.step)
 
 
 def shared_by_two():
@@ -66,6 +87,7 @@ def looked_at_alone(rank):
 def everything(rank, world, folder):
     return {
         "saved": saved_by_the_first(rank, folder),
+        "page": page(folder),
         "shared": shared_by_two(),
         "watched": watched(rank),
         "looked_at": looked_at_alone(rank),
@@ -77,6 +99,10 @@ def test_what_one_rank_saved_is_not_taken_for_the_whole(ranks):
     (own, whole), (anothers, also_whole) = (rank["saved"] for rank in ranks)
     assert own is None
     assert all(told in message for message in (anothers, whole, also_whole))
+
+
+def test_the_page_runs_on_two_ranks(ranks):
+    assert [rank["page"] for rank in ranks] == [("ShardedTable", 2)] * 2
 
 
 def test_a_loss_under_two_names_is_whole_under_both(ranks):
