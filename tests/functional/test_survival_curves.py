@@ -51,6 +51,20 @@ def test_a_late_entry_is_at_risk_after_it():
     assert baseline.hazard.tolist() == [0.5]
 
 
+@pytest.mark.parametrize("score", [F.brier_score, F.integrated_brier_score])
+def test_times_without_follow_up_are_refused(score):
+    """Curves of 1/2 score 1/4 as long as anybody is watched; then those who are censored would count for nothing."""
+    time, event = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1, 0, 1, 0])
+    train = {"train_time": time[:3], "train_event": torch.tensor([1, 1, 0])}
+    half, before = torch.full((4, 3), 0.5), torch.tensor([1.5, 2.5, 3.9])
+    torch.testing.assert_close(score(half, time, event, before).mean().item(), 0.25)
+    for last in (4.0, 5.0):
+        with pytest.raises(ValueError, match=rf"in \[0, 4.0\), below the last of time; got {last} at position 2"):
+            score(half, time, event, torch.tensor([1.5, 2.5, last]))
+    with pytest.raises(ValueError, match=r"in \[0, 3.0\), below the last of time and of train_time; got 3.0 at position 1"):
+        score(half, time, event, torch.tensor([1.5, 3.0, 3.5]), **train)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -70,6 +84,10 @@ def test_a_late_entry_is_at_risk_after_it():
         (lambda: F.brier_score(2 * SURVIVAL, *TEST[1:], TIMES), r"survival must be in \[0, 1\]; got"),
         (lambda: F.brier_score(SURVIVAL, *TEST[1:], TIMES[1:]), "times must have the shape"),
         (lambda: F.brier_score(SURVIVAL, *TEST[1:], TIMES, train_time=TRAIN[1]), "must be given together"),
+        (
+            lambda: F.brier_score(SURVIVAL[:, :2], *TEST[1:], torch.tensor([3.0, -1.0])),
+            r"times must be in \[0, 9.0\), below the last of time; got -1.0 at position 1",
+        ),
         (lambda: F.integrated_brier_score(SURVIVAL, *TEST[1:], TIMES.flip(0)), "times must be at least two, which"),
     ],
 )

@@ -170,14 +170,19 @@ def brier_score(
     time, event : Tensor of shape (n,)
         The times and events of the same examples.
     times : Tensor of shape (m,)
-        The times.
+        The times, each below the last of ``time`` and of ``train_time``: nobody is observed to live longer.
     train_time, train_event : Tensor of shape (N,) or None, default None
         The data that G is estimated from. By default, ``time`` and ``event``.
 
     Returns
     -------
     Tensor of shape (m,)
-        The scores, in float64. An example whose G is 0 has no weight, as in scikit-survival.
+        The scores, in float64.
+
+    Raises
+    ------
+    ValueError
+        If one of the times is not below the last follow-up, or if another argument is invalid.
 
     References
     ----------
@@ -200,6 +205,10 @@ def brier_score(
     from_time, from_event = (time, seen) if train_time is None else (train_time, train_event)
     check_time(from_time, from_time, "train_time")
     censored = ~as_mask(from_event, "train_event", from_time, "train_time", signs=False)
+    last = torch.minimum(time.max(), from_time.max())
+    name = "time" if train_time is None else "time and of train_time"
+    where = f"in [0, {last.item()}), below the last of {name}"
+    refuse_where("times", times, (times < 0) | (times >= last), where)
     at_own, at_times = (_free_of_censoring(from_time, censored, where) for where in (time, times))
     dead = (time.unsqueeze(1) <= times) & seen.unsqueeze(1)
     alive, s = time.unsqueeze(1) > times, widen(survival)
