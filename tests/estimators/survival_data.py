@@ -4,6 +4,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+from sklearn.utils import column_or_1d
+
+from fcco.estimators import CoxRegressor
+from fcco.estimators._validation import show_weights_where_taken
 
 _FOLDER = Path(__file__).parent / "golden"
 GOLDEN, WEIGHTED, STRATIFIED = (
@@ -22,6 +26,21 @@ def make_data(n=300, d=3, *, tied=True, seed=0):
 
 def columns(time, event):
     return np.column_stack([time, event])
+
+
+class OnlyEvents(CoxRegressor):
+    """CoxRegressor for what scikit-learn's tools and checks take for y, one column: times, all of events."""
+
+    @show_weights_where_taken
+    def fit(self, X, y, *, sample_weight=None):  # noqa: N803
+        return super().fit(X, all_events(y), sample_weight=sample_weight)
+
+    def score(self, X, y, *, sample_weight=None):  # noqa: N803
+        return super().score(X, all_events(y), sample_weight=sample_weight)
+
+
+def all_events(time):
+    return None if time is None else columns(time := column_or_1d(time, warn=True), np.ones(len(time)))
 
 
 def golden(name):

@@ -76,6 +76,7 @@ class TestSummary:
         model.print_summary()
         assert capsys.readouterr().out == expected
 
+    @pytest.mark.filterwarnings("ignore:some coefficients are not determined")
     def test_says_what_is_not_determined(self, cohort, capsys):
         x, y = cohort
         CoxRegressor().fit(x.assign(twice=2 * x["age"], one=1.0), y).print_summary()
@@ -83,6 +84,7 @@ class TestSummary:
         assert " on 3 df" in printed
         assert printed.splitlines()[-1].startswith("nan: the coefficient is not determined")
 
+    @pytest.mark.filterwarnings("ignore:some coefficients are not determined")
     def test_collinear_dummies_leave_the_test_as_it_is(self, cohort, capsys):
         """All dummies of a city add up to 1, so that one of them says nothing new."""
         x, y = cohort
@@ -101,6 +103,7 @@ class TestSummary:
         CoxRegressor().fit(rng.normal(size=(12, 30)), columns(rng.exponential(size=12), np.ones(12))).print_summary()
         assert " on 11 df, p " in capsys.readouterr().out
 
+    @pytest.mark.filterwarnings("ignore:some coefficients are not determined")
     def test_says_where_there_is_no_maximum(self, cohort, capsys):
         x, y = cohort
         alive = pd.Series((y[:, 1] == 0) & (np.arange(len(y)) % 2 == 0), name="alive")
@@ -114,7 +117,9 @@ class TestSummary:
     @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
     def test_says_that_the_likelihood_is_flat(self, capsys):
         """Nobody is at risk with the only event."""
-        CoxRegressor().fit([[1.0], [2.0], [3.0]], columns([1.0, 2.0, 3.0], [0, 0, 1])).print_summary()
+        with pytest.warns(ConvergenceWarning, match="no coefficient is determined, as no event has rows at risk that"):
+            model = CoxRegressor().fit([[1.0], [2.0], [3.0]], columns([1.0, 2.0, 3.0], [0, 0, 1]))
+        model.print_summary()
         assert (
             capsys.readouterr()
             .out.splitlines()[-1]
@@ -193,12 +198,6 @@ class TestPlots:
     def test_many_coefficients_have_room(self, cohort):
         model = CoxRegressor(alpha=0.1).fit(np.tile(cohort[0], (1, 20)), cohort[1])
         assert model.plot_coefficients().figure.get_figheight() == 16.0
-
-    def test_times_below_zero(self, cohort):
-        x, y = cohort
-        model = CoxRegressor().fit(x, y - [50.0, 0.0])
-        line = model.plot_survival(x.iloc[:1]).lines[0]
-        np.testing.assert_array_equal(line.get_xdata(), model.unique_times_)
 
     @pytest.mark.parametrize("feature", ["dose", 1])
     def test_partial_effects(self, model, feature):

@@ -11,9 +11,9 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
+from estimators.survival_data import OnlyEvents
 from fcco.estimators import (
     AveragePrecisionClassifier,
-    CoxRegressor,
     ListwiseRanker,
     NeighborhoodComponentsAnalysis,
     PNormPushClassifier,
@@ -24,8 +24,8 @@ MODELS = {
     "push": PNormPushClassifier(alpha=0.1),
     "push by batches": PNormPushClassifier(alpha=0.1, method="sox", max_iter=3, tol=0, random_state=0),
     "precision": AveragePrecisionClassifier(alpha=0.1),
-    "cox": CoxRegressor(alpha=0.1),
-    "cox by batches": CoxRegressor(alpha=0.1, method="sox", max_iter=3, tol=0, random_state=0),
+    "cox": OnlyEvents(alpha=0.1),
+    "cox by batches": OnlyEvents(alpha=0.1, method="sox", max_iter=3, tol=0, random_state=0),
     "lists": ListwiseRanker(alpha=0.1),
     "nca": NeighborhoodComponentsAnalysis(2, alpha=0.1, tol=0, max_iter=3, random_state=0),
 }

@@ -36,13 +36,19 @@ def data():
     return x, np.where(x[:, 0] + rng.normal(size=60) > 0, 2, 1)
 
 
+def suited(model, data):
+    """The data, for a survival model with two columns in y."""
+    x, y = data
+    return x, np.column_stack([y, np.ones(60)]) if isinstance(model, CoxRegressor) else y
+
+
 def output(model, x):
     return model.transform(x) if hasattr(model, "transform") else model.predict(x)
 
 
 @pytest.mark.parametrize("model", [AveragePrecisionClassifier(method="soap", random_state=0), *ESTIMATORS[1:]])
 def test_warnings_name_the_users_line_even_in_a_pipeline(model, data):
-    model = clone(model).set_params(max_iter=1)
+    model, data = clone(model).set_params(max_iter=1), suited(model, data)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.filterwarnings("ignore", ".* was given neither qid nor group")
@@ -56,7 +62,7 @@ def test_warnings_name_the_users_line_even_in_a_pipeline(model, data):
 
 @pytest.mark.parametrize("model", ESTIMATORS)
 def test_a_refused_warm_start_leaves_the_fit_as_it_was(model, data):
-    x, y = data
+    x, y = suited(model, data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         model = clone(model).set_params(warm_start=True, max_iter=5).fit(x, y)

@@ -12,7 +12,7 @@ from sklearn.ensemble import BaggingClassifier
 from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.utils.validation import has_fit_parameter
 
-from estimators.survival_data import TIES, WEIGHTED, columns, golden, make_data
+from estimators.survival_data import TIES, WEIGHTED, OnlyEvents, columns, golden, make_data
 from fcco.compiled import RULES, SURROGATES
 from fcco.compiled._concordance import count_pairs
 from fcco.compiled._cox import risk_sets, sort_order
@@ -234,7 +234,7 @@ class Precision(AveragePrecisionClassifier):
     pass
 
 
-class Cox(CoxRegressor):
+class Cox(OnlyEvents):
     pass
 
 
@@ -311,7 +311,7 @@ def test_bagging_draws_rows_by_weight_or_by_index(ranker, data):
 def test_weights_that_cannot_be_meant_are_refused(weight, message, data):
     x, y, _ = data
     time = np.arange(120.0)
-    for model, target in ((PNormPushClassifier(), y), (CoxRegressor(), time), (AveragePrecisionClassifier(), y)):
+    for model, target in ((PNormPushClassifier(), y), (OnlyEvents(), time), (AveragePrecisionClassifier(), y)):
         if has_fit_parameter(model, "sample_weight"):
             with pytest.raises(ValueError, match=message):
                 clone(model).fit(x, target, sample_weight=weight)

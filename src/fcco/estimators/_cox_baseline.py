@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from fcco.estimators._progress import warn_user
 from fcco.estimators._survival_data import as_codes, framed, wants_frame
 from fcco.estimators._validation import Array
 
@@ -54,7 +55,8 @@ class BaselineMixin:
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
         times : array-like of shape (n_times,), optional
             Where to evaluate them. By default this is ``unique_times_``, which can be many numbers. The hazard is 0
-            before the first time of the training data, and constant after the last.
+            before the first time of the training data. After the last time nothing is known: the last value is
+            returned, as in lifelines, with a warning.
         as_frame : bool, optional
             Whether to return a data frame whose columns are times; lifelines returns the transpose. By default it is a
             frame if pandas is installed.
@@ -91,7 +93,7 @@ class BaselineMixin:
         """
         return np.exp(-self.predict_cumulative_hazard_function(X, times, as_frame, strata))
 
-    def predict_median(self, X: Any, strata: Any = None) -> Array:  # noqa: N803
+    def predict_median(self, X: Any, strata: Any = None) -> Any:  # noqa: N803
         """Return the median survival time of each row: the first time beyond which at most half of such rows live.
 
         Parameters
@@ -102,8 +104,9 @@ class BaselineMixin:
 
         Returns
         -------
-        ndarray of shape (n_samples,)
-            It is infinite for rows whose survival function stays above 1/2 to the last time of the training data.
+        Series or ndarray of shape (n_samples,)
+            It is a Series with the index of X if X is a data frame. It is infinite for rows whose survival function
+            stays above 1/2 to the last time of the training data.
         """
         risk = self.predict(X)
         codes, medians = self._codes(strata, len(risk)), np.empty(len(risk))
@@ -112,12 +115,18 @@ class BaselineMixin:
             # Survival is exp(-exp(risk + log_hazards)), and at most 1/2 from this step on.
             step = np.searchsorted(log_hazards, np.log(np.log(2.0)) - risk[own])
             medians[own] = np.append(times, np.inf)[step]
-        return medians
+        return framed(medians, X) if hasattr(X, "iloc") else medians
 
     def _hazards(self, risk: Array, times: Array, strata: Any) -> Array:
         """Cumulative hazards, [n, n_times]."""
         if times.ndim != 1 or np.isnan(times).any():
             raise ValueError(f"times must be one-dimensional and not NaN; got {times}")
+        if (times > (last := self.unique_times_[-1])).any():
+            warn_user(
+                f"times go up to {times.max():g}, beyond {last:g}, the last time of the training data. Nothing is "
+                "known of survival there, and the last value is returned; pass times up to it",
+                UserWarning,
+            )
         used, place = np.unique(self._codes(strata, len(risk)), return_inverse=True)
         logs = np.stack([_at(times, *self._steps[code]) for code in used])[place]
         logs += risk[:, None]

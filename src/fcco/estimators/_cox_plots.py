@@ -167,7 +167,7 @@ class PlotsMixin(ReportMixin, BaselineMixin):
     ) -> Any:
         if times is None:
             # Everybody lives before the first time.
-            times = np.append(min(0.0, self.unique_times_[0]), self.unique_times_)
+            times = np.append(0.0, self.unique_times_)
         times = np.unique(np.asarray(times, dtype=np.float64))
         survival = np.exp(-self._hazards(risk, times, strata))
         ax = new_axes(what) if ax is None else ax

@@ -63,8 +63,8 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
 
     ``y`` can be a structured array of event and time, as in scikit-survival. It can have two columns, time and event,
     in this order. In a data frame, a column named time may also be the second one, and so may one beside an event of
-    bool. A one-dimensional y has times only, all of them of events. Only the order of times matters to the
-    coefficients, and times may be negative.
+    bool. If every time is that of an event, pass ``numpy.column_stack([time, numpy.ones(len(time))])``. Times are at
+    least 0, and only their order matters to the coefficients.
 
     ``strata`` of ``fit`` gives every stratum a baseline hazard of its own. Risk sets are then those of a stratum, and
     the coefficients are common to all. ``entry`` is for rows that enter late (left truncation), as in R's survival and
@@ -81,7 +81,8 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     the last one, as in the last example. ``set_output(transform="pandas")`` of the pipeline keeps the features' names.
 
     Constant features get a coefficient of 0. Of collinear features only the sum of the effects is determined, and they
-    share it. The standard errors of both kinds are NaN.
+    share it. The standard errors of both kinds are NaN, and a ``ConvergenceWarning`` names these features. With
+    alpha > 0 the coefficients of collinear features are determined too.
 
     The likelihood may have no maximum (monotone likelihood, or complete separation). Some features then tell the events
     from their risk sets without error, and the likelihood rises for ever along them. A ``ConvergenceWarning`` names
@@ -371,14 +372,30 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
         self.log_likelihood_ = -objective.fit
         self.null_log_likelihood_ = -objective.events * fit.at_zero
         self._risk, self._rank = objective.rows.linear(fit.w), fit.rank
-        self._flat = fit.rank == 0 and bool(objective.rows.spread.any())
+        self._constant = objective.rows.spread == 0.0
+        self._flat = fit.rank == 0 and not self._constant.all()
         self._endless = [] if fit.endless is None else self._features_along(fit.endless)
+        self._warn_undetermined()
         self.loss_curve_ = fit.curve
         self.n_iter_ = max(1, len(fit.curve) - self._exact)  # the curve of Newton's method begins before a step
 
     def _features_along(self, direction: Array) -> list[str]:
         share = np.abs(direction) / np.abs(direction).max()
         return [str(name) for name, part in zip(self._names(), share, strict=True) if part > 0.1]
+
+    def _warn_undetermined(self) -> None:
+        """Name the features whose standard errors are NaN, and say why."""
+        unknown, constant = np.isnan(self.standard_error_), self._constant
+        names = np.array(self._names())
+        if self._flat:
+            warn_user("no coefficient is determined, as no event has rows at risk that differ: the likelihood is flat")
+        elif unknown.any():
+            kinds = {"constant": unknown & constant, "collinear, or constant in every risk set": unknown & ~constant}
+            found = "; ".join(f"{kind}: {shortened(list(names[of]))}" for kind, of in kinds.items() if of.any())
+            warn_user(
+                f"some coefficients are not determined, and their standard errors are NaN ({found}). Leave constant "
+                "features out. Of collinear ones leave one out (of dummies, by drop='first'), or set alpha > 0"
+            )
 
     def _warn_endless(self) -> None:
         warn_user(
@@ -441,7 +458,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._exact  # the loop over batches reads rows of an array
-        tags.target_tags.required = True
+        tags.target_tags.required = tags.target_tags.positive_only = True
         return tags
 
 

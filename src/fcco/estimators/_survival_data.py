@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_array
 
-from fcco.estimators._progress import warn_user
 from fcco.estimators._validation import first_missing, refuse_mixed
 
 Array = NDArray[Any]
@@ -25,14 +23,11 @@ def as_survival(y: Any) -> tuple[Array, Array]:
             - a structured array with two fields, as scikit-survival has it: the event is the one of bool, or else the
               one beside "time", or else the first;
             - a data frame with two columns: the event is found likewise, or else is the second;
-            - a [n, 2] array: time, event;
-            - a [n] array: times, all of events.
-
-    One-dimensional times of only 0 and 1 are warned of, as they look like events.
+            - a [n, 2] array: time, event.
 
     Raises:
-        ValueError: none of these; one-dimensional and of bool; a time that is a date or a time delta, or not finite; an
-            event that is neither 0 nor 1.
+        ValueError: none of these; a time that is a date or a time delta, negative or not finite; an event that is
+            neither 0 nor 1.
 
     >>> as_survival([[2.0, 1], [3.0, 0]])
     (array([2., 3.]), array([ True, False]))
@@ -46,20 +41,14 @@ def as_survival(y: Any) -> tuple[Array, Array]:
             "divide by numpy.timedelta64(1, 'D') for days"
         )
     for part, what in ((time, "times"), (event, "events")):
-        values = np.ravel([] if part is None else part)
+        values = np.ravel(part)
         if values.dtype.kind == "O" and (place := first_missing(values)) is not None:
             raise ValueError(f"the {what} of y must not be missing; got {values[place]} at position {place}")
     time = check_array(time, ensure_2d=False, dtype=np.float64, input_name="y")
     if time.ndim != 1:
         raise ValueError(f"the times of y must be one-dimensional; got shape {time.shape}")
-    if event is None:
-        if len(time) > 1 and np.isin(time, (0.0, 1.0)).all():
-            warn_user(
-                "y is one-dimensional and holds only 0 and 1, which are taken for times, all of events; if they are "
-                "the events, pass times too: df[['time', 'event']], or numpy.column_stack([time, event])",
-                UserWarning,
-            )
-        return time, np.ones(len(time), dtype=bool)
+    if len(bad := np.flatnonzero(time < 0.0)):
+        raise ValueError(f"the times of y must be at least 0; got {time[bad[0]]} at position {bad[0]}")
     event = check_array(event, ensure_2d=False, dtype=None, input_name="y")
     strange = (event != 0) & (event != 1)
     if strange.any():
@@ -83,23 +72,15 @@ def _split(y: Any) -> tuple[Any, Any, str]:
     if hasattr(y, "columns"):
         return _by_role({name: y[name].to_numpy() for name in y.columns}, default=1)
     y = np.asarray(y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        warn_user(
-            "A column-vector y was passed when a 1d array was expected: taken as times, all of events",
-            DataConversionWarning,
+    if y.ndim == 1 or y.shape[1:] == (1,):
+        raise ValueError(
+            f"y must have times and events; got one column, of shape {y.shape}: pass df[['time', 'event']], or "
+            "numpy.column_stack([time, event]). If every time is that of an event, say so by "
+            "numpy.column_stack([time, numpy.ones(len(time))])"
         )
-        y = y[:, 0]
-    if y.ndim == 1:
-        if y.dtype == bool or (y.dtype == object and all(isinstance(value, (bool, np.bool_)) for value in y)):
-            raise ValueError(
-                "y must have times and events; got one column of bool, which holds the events only: pass "
-                "df[['time', 'event']], or numpy.column_stack([time, event])"
-            )
-        return y, None, ""
     if y.ndim != 2 or y.shape[1] != 2:
         raise ValueError(
-            f"y must be [n] times, or [n, 2] with columns (time, event); got shape {y.shape}: "
-            "pass numpy.column_stack([time, event])"
+            f"y must be [n, 2] with columns (time, event); got shape {y.shape}: pass numpy.column_stack([time, event])"
         )
     return y[:, 0], y[:, 1], ""
 
@@ -107,7 +88,8 @@ def _split(y: Any) -> tuple[Any, Any, str]:
 def _by_role(columns: dict[Any, Any], default: int) -> tuple[Any, Any, str]:
     """Time, event and its name; ``default`` is the event's place where nothing tells the two columns apart."""
     if len(columns) != 2:
-        raise ValueError(f"y must have two columns, an event and a time; got {list(columns)}")
+        advice = ": if every time is that of an event, add a column of ones" if len(columns) == 1 else ""
+        raise ValueError(f"y must have two columns, an event and a time; got {list(columns)}{advice}")
     names, arrays = list(map(str, columns)), list(columns.values())
     known = [name.lower() for name in names]
     of_bool = [place for place in (0, 1) if arrays[place].dtype == bool]
@@ -197,8 +179,12 @@ def wants_frame(as_frame: bool | None) -> bool:
     return importlib.util.find_spec("pandas") is not None if as_frame is None else as_frame
 
 
-def framed(values: Array, rows: Any, times: Array) -> Any:
-    """A data frame of values [n, m] whose columns are times [m], with the index of ``rows`` if that is a frame."""
+def framed(values: Array, rows: Any, times: Array | None = None) -> Any:
+    """A data frame of values [n, m] whose columns are times [m], with the index of ``rows`` if that is a frame.
+
+    Values [n] without times make a series.
+    """
     import pandas as pd
 
-    return pd.DataFrame(values, index=rows.index if isinstance(rows, pd.DataFrame) else None, columns=times)
+    index = rows.index if isinstance(rows, pd.DataFrame) else None
+    return pd.Series(values, index) if times is None else pd.DataFrame(values, index, times)
