@@ -33,6 +33,7 @@ from fcco._checks import (
 )
 from fcco._describe import Descriptions, options_of
 from fcco._eager import eager
+from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._memory import Memory, OutputMemory, as_memory
 from fcco._outer import Outer, Shares, takes_index, total
 from fcco._pool import EstimateFrom, Pool
@@ -124,7 +125,8 @@ class CoupledLoss(nn.Module):
     ``torch.utils.checkpoint`` runs a second time.
 
     ``state_dict`` contains the table and says what its rows are. It loads only where it belongs, except within
-    :func:`fcco.load_anyway`. See :class:`fcco.InnerTable`.
+    :func:`fcco.load_anyway`. See :class:`fcco.InnerTable`. Where it does not, ``load_state_dict(state, strict=False)``
+    leaves it out with a warning, and loads the rest of the model, with the weights of an outer function.
 
     Callables in :attr:`observers` are called after every step with a :class:`Visit`.
 
@@ -439,6 +441,7 @@ class CoupledLoss(nn.Module):
         return {**self.__dict__, "observers": []}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        leave_out_what_does_not_fit(self, state_dict, prefix)
         of_memory = [key for key in state_dict if key.startswith(f"{prefix}memory.")]
         if self.memory is None:
             for key in of_memory:

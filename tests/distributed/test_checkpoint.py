@@ -19,8 +19,8 @@ KINDS = [False, True]
 RULES = [fcco.MOAP(0.3), fcco.SOX(fcco.schedules.RunningMean())]
 
 
-def make_losses(sharded):
-    made = [*(fcco.CoupledLoss(torch.log1p, N, rule=rule) for rule in RULES), fcco.losses.ContrastiveLoss(N)]
+def make_losses(sharded, n=N):
+    made = [*(fcco.CoupledLoss(torch.log1p, n, rule=rule) for rule in RULES), fcco.losses.ContrastiveLoss(n)]
     return distributed.configure(torch.nn.ModuleList(made).double(), sharded=sharded)
 
 
@@ -77,6 +77,23 @@ def test_saved_on_two_ranks_resumed_on_any_number(ranks, world):
             torch.testing.assert_close(ended, later, rtol=1e-12, atol=1e-12)
 
 
+def leave_out(rank, world, sharded):
+    """Load the states of losses of another n into three new ones, by rank and whole, and take steps with them."""
+    trained, fresh = make_losses(sharded, N + 1), make_losses(sharded)
+    take_steps(trained, rank, world, range(2))
+    ended = []
+    for saved in (trained.state_dict(), distributed.full_state_dict(trained)):
+        resumed = make_losses(sharded)
+        with pytest.warns(UserWarning, match="is left out") as told:
+            keys = resumed.load_state_dict(saved, strict=False)
+        assert keys == ([], [])
+        assert [str(warning.message).split("'")[1] for warning in told] == ["0", "1", "2"]
+        take_steps(resumed, rank, world, range(5, 8))
+        ended.append(distributed.full_state_dict(resumed))
+    take_steps(fresh, rank, world, range(5, 8))
+    return distributed.full_state_dict(fresh), ended
+
+
 def save_and_go_on(rank, world, folder):
     loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, 10**6), sharded=True)
     loss_fn.table.u.fill_(1.0)
@@ -95,9 +112,16 @@ def everything(rank, world, folder):
     whole.mkdir(exist_ok=True)
     return {
         "checkpoints": (folder, both_kinds(rank, world, save, folder)),
+        "left out": both_kinds(rank, world, leave_out),
         "asynchronous": save_and_go_on(rank, world, asynchronous),
         "undisturbed": elastic.train(whole),
     }
+
+
+def test_what_is_of_another_n_is_left_out_on_every_rank(ranks):
+    for rank in ranks:
+        for fresh, ended in rank["left out"]:
+            assert all(same(fresh, state) for state in ended)
 
 
 def test_an_asynchronous_save_does_not_tear(ranks):

@@ -107,6 +107,40 @@ def test_resumes_in_mid_epoch(step, workers, tmp_path):
     assert resumed.table.step == whole.table.step == 3 * 3
 
 
+class Leaving(Model):
+    """A module that can be made without labels."""
+
+    def __init__(self, target=None):
+        super().__init__(None if target is None else fcco.losses.AveragePrecisionLoss.from_targets(target), True)
+
+    def predict_step(self, batch, batch_idx):
+        return self.linear(batch[0])
+
+
+def test_leaves_training(tmp_path):
+    """A module is loaded without labels to predict, and with those of other rows to go on; neither has the old loss."""
+    trained, path = Leaving(Y), tmp_path / "trained.ckpt"
+    trainer, _ = fit(TableCallback(every=0), trained, epochs=1)
+    trainer.save_checkpoint(path)
+    assert trained.loss_fn.table.step
+
+    with pytest.warns(UserWarning, match="in the checkpoint: .*loss_fn"):  # Lightning's own
+        served = Leaving.load_from_checkpoint(path, strict=False, weights_only=True)
+    predicted = torch.cat(trainer.predict(served, DataLoader(TensorDataset(X), batch_size=16)))
+    assert torch.equal(predicted, trained.linear(X))
+
+    with pytest.warns(UserWarning, match="'loss_fn' .* starts afresh: .*n=40, dim=2, this one has n=30") as told:
+        tuned = Leaving.load_from_checkpoint(path, strict=False, weights_only=True, target=Y[:30])
+    assert len(told) == 1
+    assert torch.equal(tuned.linear.weight, trained.linear.weight)
+    assert not tuned.loss_fn.table.step
+    sampler = PositiveNegativeSampler(Y[:30], batch=8)
+    loader = DataLoader(Indexed(TensorDataset(X[:30], Y[:30])), batch_sampler=sampler)
+    fit(TableCallback(every=0), tuned, epochs=1, make_loader=lambda *_, **__: loader)
+    assert tuned.loss_fn.table.step
+    assert not torch.equal(tuned.linear.weight, trained.linear.weight)
+
+
 def test_refuses_a_module_without_a_table():
     with pytest.raises(ValueError, match="Model holds no loss with a table"):
         fit(TableCallback(), Model(torch.nn.BCELoss(), inside=True))

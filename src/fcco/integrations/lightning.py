@@ -40,7 +40,8 @@ class TableCallback(Callback):
     Raises
     ------
     ValueError
-        At the start of a run, if there is no loss with a table, or if one of ``losses`` is a part of the module.
+        At the start of a fit, if there is no loss with a table, or of any run, if one of ``losses`` is a part of the
+        module.
 
     Examples
     --------
@@ -68,14 +69,14 @@ class TableCallback(Callback):
         Raises
         ------
         ValueError
-            If there is no loss with a table, or if one of ``losses`` is a part of the module.
+            If there is no loss with a table to fit, or if one of ``losses`` is a part of the module.
         """
         inside = {name: module for name, module in pl_module.named_modules() if isinstance(module, CoupledLoss)}
         for name, loss in self.losses.items():
             loss.to(pl_module.device)
             if any(part is own for part in loss.modules() for own in inside.values()):
                 raise ValueError(f"the loss {name!r} is a part of the module, which saves it: leave it out of losses")
-        if not inside and not self.losses:
+        if stage == "fit" and not inside and not self.losses:
             raise ValueError(
                 f"{type(pl_module).__name__} holds no loss with a table: make it an attribute, or pass it as losses"
             )

@@ -14,7 +14,9 @@ Notes
 - In ``eval()`` mode a loss computes the exact objective of the batch by itself, for validation data. It uses neither
   the table nor the sizes of the training set, and ``index`` may be anything.
 - Scores in half precision, also under autocast, are converted to float32 first.
-- A saved state only loads into the same loss with the same population; see :func:`fcco.load_anyway`.
+- A saved state only loads into the same loss with the same population; see :func:`fcco.load_anyway`. A model that
+  contains a loss is loaded without that by ``load_state_dict(state, strict=False)``: the state of a loss that does not
+  fit is left out, with one warning that names the loss.
 """
 
 from fcco.losses._auc import AUCLoss

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fcco._checks import NotFiniteError, reads_are_free, shape_of
 from fcco._coupled import CoupledLoss
 from fcco._describe import fingerprint
+from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._memory import Memory, OutputMemory, as_memory
 from fcco._outer import Outer
 from fcco._pool import EstimateFrom, Pool
@@ -256,3 +257,7 @@ class Loss(nn.Module):
             return buffer.to(moved.device) if narrow else moved
 
         return super()._apply(keep_precision, recurse)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        leave_out_what_does_not_fit(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fcco import distributed
 from fcco._checks import as_rows, check_one_each, missing_index, whole_number
 from fcco._eager import eager
+from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._pool import Pool
 from fcco._rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_number
@@ -331,3 +332,7 @@ class PretrainedAveragePrecisionLoss(nn.Module):
         switched, *counters = state.tolist()
         self.switched = bool(switched)
         self._progress = dict(zip(self._progress, counters, strict=True))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        leave_out_what_does_not_fit(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from fcco._checks import reads_are_free
+from fcco._leave_out import leave_out_what_does_not_fit
 from fcco.functional._surrogates import check_temperature
 from fcco.losses._base import Loss
 
@@ -57,6 +58,7 @@ class TemperedLoss(Loss):
             destination[f"{prefix}temperature"] = torch.tensor(self.temperature, dtype=torch.float64)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        leave_out_what_does_not_fit(self, state_dict, prefix)  # before the temperature is taken out of it
         saved = state_dict.pop(f"{prefix}temperature", None)  # absent from states of a schedule, and from early ones
         errors: list[str] = args[-1]
         if saved is not None and not callable(self.temperature):
