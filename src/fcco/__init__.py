@@ -10,6 +10,7 @@ from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
 from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable, load_anyway
+from fcco.chunks import ChunkedModule, forward_in_chunks
 
 if TYPE_CHECKING:
     from fcco import diagnostics, estimators, projections, solvers, theory
@@ -28,6 +29,7 @@ __all__ = [
     "SOAP",
     "SOX",
     "Batch",
+    "ChunkedModule",
     "CoupledLoss",
     "Estimate",
     "InnerTable",
@@ -41,6 +43,7 @@ __all__ = [
     "diagnostics",
     "distributed",
     "estimators",
+    "forward_in_chunks",
     "functional",
     "load_anyway",
     "losses",
