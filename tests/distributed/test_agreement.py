@@ -234,8 +234,17 @@ FAILING = [
 ]
 
 
+def views_on_two_ranks(rank):
+    """What is said to two views of an example, one on each rank, under one index."""
+    z = features()[[0, 1]] + rank
+    with pytest.warns(UserWarning) as told:
+        losses.NCALoss(N)(z.requires_grad_(), LABELS[[0, 1]], torch.tensor([0, 1 + rank]))
+    return str(told[0].message)
+
+
 def everything(rank, world, folder):
     return {
+        "views": views_on_two_ranks(rank),
         "disagreements": disagreements(rank),
         "changed": changed_between_steps(rank),
         "made_apart": made_apart(rank),
@@ -245,6 +254,11 @@ def everything(rank, world, folder):
         "masked": [masked(rank, world, sharded) for sharded in (False, True)],
         "traffic": traffic(rank, world),
     }
+
+
+def test_two_views_on_two_ranks_need_two_rows(ranks):
+    for rank in ranks:
+        assert rank["views"].startswith("index must be different for two views of an example; got 0 at positions ")
 
 
 @pytest.mark.parametrize("name", DIFFERENT)

@@ -1,5 +1,7 @@
 """Input of new users that must raise, or must mean what it says."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -104,6 +106,40 @@ def test_an_outer_function_must_be_differentiable():
     with pytest.raises(ValueError, match="outer must return a differentiable function of u"):
         loss_fn(torch.ones(2, requires_grad=True), torch.tensor([0, 1]))
     assert not loss_fn.table.visits.any()
+
+
+ONE_ROW = r"index must be different for two views of an example; got 1 at positions 1 and 4, whose embeddings differ"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        losses.NCALoss,
+        lambda n: losses.NCALoss(n, memory=0),
+        lambda n: losses.NCALoss(n, log_likelihood=True, rule=fcco.BSGD()),
+        lambda n: losses.NCALoss(n, [n // 3] * 3, memory=8),
+        losses.SupervisedContrastiveLoss,
+    ],
+)
+def test_two_views_need_two_rows(make):
+    views, labels = torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), torch.arange(3).repeat(2)
+    views[3] = views[0]  # an example that was drawn twice
+    rows, warned, right = torch.arange(3).repeat(2), make(3), make(6)
+    with pytest.warns(UserWarning, match=ONE_ROW):
+        warned(views.requires_grad_(), labels, rows)
+    warned(views, labels, rows)  # once is enough
+    right(views, labels, torch.arange(6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_example_drawn_twice_is_no_second_view(dtype):
+    z = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    drawn = z[[0, 1, 2, 0]] * torch.tensor([1, 1, 1, 1 + torch.finfo(dtype).eps], dtype=dtype).unsqueeze(1)
+    loss_fn = losses.NCALoss(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss_fn(drawn.requires_grad_(), torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 2, 0]))
+        loss_fn.eval()(z, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import Tensor, is_grad_enabled, nn
 
-from fcco._checks import missing_index
+from fcco._checks import missing_index, reads_are_free
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._rules import BSGD, SOAP, Rule
@@ -99,6 +100,7 @@ class NCALoss(Loss):
 
     class_sizes: Tensor | None
     estimated_from = "embeddings"
+    _has_warned = False
 
     def __init__(
         self,
@@ -202,6 +204,27 @@ class NCALoss(Loss):
         """Refuse a batch that contradicts the training data."""
         check_class_sizes(pool.rows, pool.joined()[1], self.class_sizes)
         self._check_labels(pool)
+        if pool.rows is not None and reads_are_free(pool.rows) and is_grad_enabled() and not self._has_warned:
+            self._warn_of_views(pool.rows, pool.joined()[0].detach())
+
+    def _warn_of_views(self, rows: Tensor, embeddings: Tensor) -> None:
+        """Warn if two examples of one row have different embeddings: they are no neighbours of each other."""
+        ordered, order = rows.sort(stable=True)
+        again = ordered[1:] == ordered[:-1]
+        if not again.any():
+            return
+        first, second = order[:-1][again], order[1:][again]
+        apart = (embeddings[first] - embeddings[second]).norm(dim=1)
+        different = (apart > 0.01 * embeddings[first].norm(dim=1)).nonzero()  # more than by rounding, in bfloat16 too
+        if len(different):
+            one, other = int(first[different[0]]), int(second[different[0]])
+            warnings.warn(
+                f"index must be different for two views of an example; got {int(rows[one])} at positions {one} and "
+                f"{other}, whose embeddings differ. Examples with the same index are not compared with each other: "
+                f"create the loss with 2 n examples, and give the second view the index i + n",
+                stacklevel=2,
+            )
+            self._has_warned = True
 
 
 class ContrastiveLoss(Loss):
