@@ -244,6 +244,35 @@ def test_refuses_a_damaged_file(share, tmp_path):
         SOLVE(PROBLEM, **RATES, checkpoint=checkpoint)
 
 
+def test_refuses_a_file_with_a_bit_that_flipped(tmp_path):
+    """Anywhere: a flip is noticed, or is where nothing is read."""
+    checkpoint = tmp_path / "run.pt"
+    whole = SOLVE(PROBLEM, **RATES, checkpoint=checkpoint)
+    content, errors, flips = checkpoint.read_bytes(), [], range(0, 8 * checkpoint.stat().st_size, 997)
+    for flip in flips:
+        flipped = bytearray(content)
+        flipped[flip // 8] ^= 1 << flip % 8
+        checkpoint.write_bytes(flipped)
+        try:
+            assert_same(SOLVE(PROBLEM, **RATES, checkpoint=checkpoint), whole)
+        except ValueError as error:
+            errors.append(str(error))
+    assert len(errors) > len(flips) / 4
+    assert all("run.pt is not a checkpoint of fcco.solve, or is damaged: put a copy of it" in text for text in errors)
+
+
+@pytest.mark.parametrize("value", ["weights", "average", "table", "generator", "history"])
+def test_refuses_another_value(value, tmp_path):
+    checkpoint = tmp_path / "run.pt"
+    SOLVE(PROBLEM, **RATES, checkpoint=checkpoint)
+    saved = torch.load(checkpoint, weights_only=True)
+    held = {"table": lambda run: run["table"]["u"], "history": lambda run: run["history"]["objective"]}
+    held.get(value, lambda run: run[value])(saved["run"])[0] += 1
+    torch.save(saved, checkpoint)
+    with pytest.raises(ValueError, match=r"run.pt is not .*, or is damaged: .* remove it to start again"):
+        SOLVE(PROBLEM, **RATES, checkpoint=checkpoint)
+
+
 @pytest.mark.parametrize("place", ["missing/run.pt", "file/run.pt", "."])
 def test_refuses_a_place_that_cannot_be_written_before_the_first_step(place, tmp_path):
     (tmp_path / "file").write_text("")

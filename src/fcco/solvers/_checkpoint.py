@@ -83,10 +83,10 @@ class CheckpointFile:
 
     def save(self, solver: Solver) -> None:
         """Replace the file. The previous file stays in place until the new one is complete."""
-        part = _part(self.path)
+        part, content = _part(self.path), {"identity": self.identity, "run": solver.state_dict()}
         try:
             with part.open("wb") as file:
-                torch.save({"identity": self.identity, "run": solver.state_dict()}, file)
+                torch.save({**content, "checksum": _checksum(content)}, file)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(self.path)
@@ -108,9 +108,10 @@ class CheckpointFile:
             try:
                 saved = torch.load(file, map_location="cpu", weights_only=True)
             except Exception as error:  # bytes of another format can make the unpickler raise any error
-                raise ValueError(f"{self.path} is not a checkpoint of fcco.solve, or is damaged") from error
-        if not isinstance(saved, dict) or saved.keys() != {"identity", "run"}:
-            raise ValueError(f"{self.path} is not a checkpoint of fcco.solve")
+                raise self._unusable() from error
+        # torch.load takes bits that have flipped since as they are.
+        if not isinstance(saved, dict) or saved.pop("checksum", None) != _checksum(saved):
+            raise self._unusable()
         for name in self.identity | saved["identity"]:
             theirs, ours = saved["identity"].get(name), self.identity.get(name)
             if not _same(theirs, ours):
@@ -119,6 +120,12 @@ class CheckpointFile:
                     "Give another file, or the same arguments"
                 )
         return saved["run"]
+
+    def _unusable(self) -> ValueError:
+        return ValueError(
+            f"{self.path} is not a checkpoint of fcco.solve, or is damaged: put a copy of it in its place, or remove "
+            "it to start again"
+        )
 
     @contextmanager
     def saving_on_error(self, solver: Solver) -> Iterator[None]:
@@ -267,6 +274,19 @@ def _some(values: Tensor) -> list[float]:
 def _digest(values: Tensor) -> str:
     data = values.detach().cpu().contiguous()
     return hashlib.sha256(f"{data.dtype}{list(data.shape)}".encode() + data.numpy().tobytes()).hexdigest()
+
+
+def _checksum(content: Any) -> str:
+    """Return a digest of dicts and lists of numbers, texts and tensors."""
+
+    def told(value: Any) -> str:
+        if isinstance(value, dict):
+            value = [*value.items()]
+        if isinstance(value, list | tuple):
+            return f"[{','.join(map(told, value))}]"
+        return _digest(value) if isinstance(value, Tensor) else repr(value)
+
+    return hashlib.sha256(told(content).encode()).hexdigest()
 
 
 def _difference(theirs: Any, ours: Any) -> str:
