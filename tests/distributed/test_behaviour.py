@@ -195,6 +195,22 @@ def gathered(rank):
     return made
 
 
+def temperature(rank, world):
+    """The moments that set it after steps of ranks that compare only their own examples, and after a refusal."""
+    made = []
+    for gather, sharded in ((True, False), (False, False), (False, True)):
+        loss_fn = fcco.losses.AveragePrecisionLoss.from_targets(LABELS, temperature="auto", memory=4)
+        if world == 2:
+            distributed.configure(loss_fn, gather=gather, sharded=sharded)
+        scores, rows = features()[:, 0].requires_grad_(), torch.arange(N).tensor_split(world)[rank]
+        for scale in (1.0, 5.0):
+            loss_fn(scale * scores[rows], LABELS[rows], rows).backward()
+        bad = scores[rows] * (math.nan if rank == world - 1 else 1.0)
+        said = message_of(lambda loss_fn=loss_fn, bad=bad, rows=rows: loss_fn(bad, LABELS[rows], rows))
+        made.append((loss_fn.deviation.moments, said))
+    return made
+
+
 def no_events(rank, world):
     """One rank has no outer row: the other's are weighed as in one process."""
     loss_fn = fcco.losses.CoxLoss(N)
@@ -216,6 +232,7 @@ def everything(rank, world, folder):
         "kept": kept(rank),
         "gathered": gathered(rank),
         "no_events": no_events(rank, world),
+        "temperature": temperature(rank, world),
         "weights": weights_of(rank, world),
         "no_rows": no_rows_of_one_dtype(rank, world),
     }
@@ -312,6 +329,16 @@ def test_gathering_brings_all_rows_and_their_gradients_back(ranks):
         assert rows.tolist() == [0, 0, 1]
         # Row j weighs j · 1 in the first rank's loss and j · 2 in the second's.
         assert gradient.tolist() == ([[0.0, 0.0]] if rank == 0 else [[3.0, 3.0], [6.0, 6.0]])
+
+
+def test_the_temperature_is_that_of_all_ranks(ranks):
+    alone = temperature(0, 1)
+    for rank in (0, 1):
+        for (moments, said), (wanted, _) in zip(ranks[rank]["temperature"], alone, strict=True):
+            assert torch.equal(moments, ranks[0]["temperature"][0][0])
+            torch.testing.assert_close(moments, wanted, rtol=1e-12, atol=1e-12)
+            assert said is not None
+            assert "scores" in said
 
 
 def test_a_rank_without_outer_rows(ranks):

@@ -1,5 +1,6 @@
 """One training run, the same in one process and in a rank of many."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,10 +11,15 @@ import fcco
 from cases import CASES as ENGINE_CASES
 from cases import make_loss
 from fcco import distributed
-from losses.cases import AP, CASES, DEFAULTS, NDCG, ROBUST_CONTRASTIVE, SEVERAL_CLASSES
+from losses.cases import AP, CASES, DEFAULTS, NDCG, ROBUST_CONTRASTIVE, SEVERAL_CLASSES, labelled
 
 N, FEATURES = 13, 3
 SCHEDULED = [case.with_options(temperature=fcco.schedules.Cosine(final=0.2, steps=4)) for case in (AP, NDCG)]
+AUTO = [
+    AP.with_options(temperature="auto"),
+    AP.with_options(temperature="auto", memory=4),
+    replace(AP, data=labelled).with_options(temperature="auto", surrogate="sigmoid"),
+]
 SHARED = (fcco.losses.AUCLoss, fcco.losses.GroupDROLoss, fcco.losses.BaselineCoxLoss)
 LEARNING = ROBUST_CONTRASTIVE.with_options(lr=0.01)
 NO_MOAP = [case for case in DEFAULTS if case.loss in SHARED]
@@ -121,7 +127,7 @@ def plans(world):
             for rule in (fcco.SOX(0.3), *([] if case in NO_MOAP else [fcco.MOAP(0.2)])):
                 runs[f"{case}-{rule}"] = (train_loss, (case, rule, torch.float64, 6), both)
             runs[f"{case}-{torch.float32}"] = (train_loss, (case, None, torch.float32, 6), (True,))
-        for case in [*CASES, *SEVERAL_CLASSES, *SCHEDULED, LEARNING]:
+        for case in [*CASES, *SEVERAL_CLASSES, *SCHEDULED, *AUTO, LEARNING]:
             runs[f"{case}-{fcco.SOAP(0.5)}"] = (train_loss, (case, fcco.SOAP(0.5), torch.float64, 4), (True,))
     for case in ENGINE_CASES if two else each_rule_once(ENGINE_CASES):
         runs[f"{case}"] = (train_engine, (case, 5 if two else 3), (False,) if case[0].all_rows else both)

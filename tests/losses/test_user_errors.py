@@ -91,6 +91,68 @@ def test_a_forgotten_index_is_added_by_indexed(make, arguments):
         make()(*arguments)
 
 
+CLASSES = torch.arange(12) % 3
+ONE_HOT = nn.functional.one_hot(CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (losses.AveragePrecisionLoss, TypeError),
+        (lambda: losses.AveragePrecisionLoss(12), TypeError),
+        (lambda: losses.AveragePrecisionLoss(CLASSES == 0), TypeError),
+        (lambda: losses.AveragePrecisionLoss(12, CLASSES), ValueError),
+        (lambda: losses.AveragePrecisionLoss(12, (CLASSES == 0).long().tolist()), ValueError),
+        (lambda: losses.AveragePrecisionLoss(12, ONE_HOT), ValueError),
+    ],
+)
+def test_labels_belong_in_from_targets(make, error):
+    with pytest.raises(error, match=r"AveragePrecisionLoss\.from_targets\(target\)"):
+        make()
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+def test_several_classes_are_columns(memory):
+    """A loss of one class says how to make one of several."""
+    with pytest.raises(ValueError, match=r"got 2 at .*pass target == k .* scores of the shape \[B, C\] .*one_hot"):
+        losses.AveragePrecisionLoss.from_targets(CLASSES)
+    loss_fn, rows = losses.AveragePrecisionLoss.from_targets(CLASSES == 0, memory=memory), torch.arange(6)
+    with pytest.raises(ValueError, match=r"got 2 at position 2\. If these are classes, pass target == k"):
+        loss_fn(torch.zeros(6), CLASSES[:6], rows)
+    for scores, target in ((6,), ONE_HOT[:6]), ((6, 3), ONE_HOT[:6]), ((6, 3), CLASSES[:6]):
+        with pytest.raises(ValueError, match=r"got \[6, 3\]\. .* by from_targets\(target\) with target"):
+            loss_fn(torch.zeros(scores), target, rows)
+    assert loss_fn.table.step == 0
+    losses.AveragePrecisionLoss.from_targets(ONE_HOT)(torch.zeros(6, 3), CLASSES[:6], rows)
+
+
+def steps_in_range(loss_fn, steps, *, low=0.0, high=1.0):
+    for step in range(steps):
+        scores = torch.linspace(low, high, 12, requires_grad=True)
+        loss_fn(scores, torch.where(step % 2 == CLASSES, 1, 0), torch.arange(12)).backward()
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": "auto"}, {"surrogate": "sigmoid", "memory": 0}], ids=str)
+def test_probabilities_get_one_warning(options):
+    loss_fn = losses.AveragePrecisionLoss(16, 8, **options)
+    steps_in_range(loss_fn, 99)
+    with pytest.warns(UserWarning, match="all scores of 100 steps were in .*: pass logits rather than prob") as said:
+        steps_in_range(loss_fn, 200)
+    assert len(said) == 1
+    assert said[0].filename == __file__
+
+
+def test_other_scores_get_none():
+    """Warnings are errors here: logits, a fine temperature, a surrogate that is not bounded, evaluation."""
+    logits = losses.AveragePrecisionLoss(16, 8)
+    steps_in_range(logits, 98)
+    steps_in_range(logits, 1, low=-0.01)
+    steps_in_range(logits, 101)
+    for options in ({"temperature": 0.1}, {"surrogate": "squared_hinge"}):
+        steps_in_range(losses.AveragePrecisionLoss(16, 8, **options), 101)
+    steps_in_range(losses.AveragePrecisionLoss(16, 8).eval(), 9)
+
+
 def test_cox_needs_no_times_in_advance():
     with pytest.raises(TypeError, match=r"takes one argument; got 2\. CoxLoss needs only event; BaselineCoxLoss"):
         losses.CoxLoss.from_targets(torch.ones(3), torch.ones(3))

@@ -27,13 +27,22 @@ def refuse_where(name: str, values: Tensor, bad: Tensor, wanted: str) -> None:
     where = place[0] if len(place) == 1 else place
     raise ValueError(
         f"{name} must be {wanted}; got {values[place].item()} at position {where}"
-        f"{_advice_on_signs(name, wanted, values[place].item())}"
+        f"{_advice_on_labels(name, wanted, values[place].item())}"
     )
 
 
-def _advice_on_signs(name: str, wanted: str, value: float) -> str:
-    """Return what to do about a label of -1."""
-    return f". If the labels are -1 and 1, pass {name} > 0" if wanted == "0 or 1" and value == -1 else ""
+def _advice_on_labels(name: str, wanted: str, value: float) -> str:
+    """Return what to do about labels of -1 and 1, and about classes."""
+    if wanted != "0 or 1":
+        return ""
+    if value == -1:
+        return f". If the labels are -1 and 1, pass {name} > 0"
+    if value > 1 and value == int(value):
+        return (
+            f". If these are classes, pass {name} == k for class k; a loss that takes scores of the shape [B, C] is "
+            f"made from one_hot({name})"
+        )
+    return ""
 
 
 def _check_tensor(tensor: Any, name: str) -> None:

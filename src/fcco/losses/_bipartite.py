@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor
 
-from fcco._checks import whole_number
+from fcco._checks import is_plain, reads_are_free, shape_of, whole_number
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._rules import SOAP, Rule
@@ -27,11 +28,31 @@ from fcco.losses._hand_bipartite import average_precision_by_hand, can_fuse, p_n
 from fcco.losses._hand_memory import remembering_average_precision, remembering_p_norm_push
 from fcco.losses._options import AveragePrecisionOptions, PNormPushOptions
 from fcco.losses._population import check_members, outer_only, split
-from fcco.losses._temperature import Temperature, TemperedLoss
+from fcco.losses._temperature import AutoTemperature, ScoreDeviation, TemperedLoss
 
 # What measured best; see docs/defaults.md.
 AVERAGE_PRECISION = Default(SOAP(gamma=0.7), Memory(256), beside=SOAP(gamma=0.7))
 P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(4096, refresh=False), remembers=False)
+
+
+_PROBABLE_STEPS = 100  # with all scores in [0, 1], before a warning
+_WIDE_TEMPERATURE = 0.25  # of probabilities, which differ by at most 1
+
+
+def _check_counts(n: Any, n_pos: Any) -> tuple[int, int | tuple[int, ...]]:
+    """Return n and the number of positives, or one for each class; raise if they are labels."""
+    if n is None or n_pos is None:
+        raise TypeError(
+            "AveragePrecisionLoss needs n and n_pos, the numbers of training examples and of positives: "
+            "AveragePrecisionLoss.from_targets(target) counts them"
+        )
+    n, length = whole_number("n", n), getattr(n_pos, "__len__", lambda: 0)
+    if getattr(n_pos, "ndim", 1) > 1 or (getattr(n_pos, "ndim", 1) and length() == n > 2):
+        raise ValueError(
+            "n_pos must be an integer, or one for each class; got what looks like the labels of n examples. "
+            "Use AveragePrecisionLoss.from_targets(target)"
+        )
+    return n, check_n_pos(n, n_pos)
 
 
 def _ratio(u: Tensor) -> Tensor:
@@ -69,10 +90,11 @@ class AveragePrecisionLoss(TemperedLoss):
     surrogate : str or callable, default "ramp"
         The surrogate ℓ: "ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", or an elementwise function with
         ℓ(0) > 0. Only a bounded one follows average precision; see :func:`fcco.functional.average_precision_loss`.
-    temperature : float or callable, default 1.0
+    temperature : float, callable or "auto", default 1.0
         The temperature τ in units of the scores, or a function of the number of steps taken so far. It has to follow
         the spread of the scores: with a τ far above their standard deviation the loss is nearly linear in them, and its
-        minimum may rank worse than cross entropy. :class:`PretrainedAveragePrecisionLoss` sets it by the scores.
+        minimum may rank worse than cross entropy. With "auto", τ is .0625 times the standard deviation of the scores of
+        about the last 100 batches, each label weighted by its share in the training set; see the notes.
     rule : Rule or None, default None
         How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` has no table. It is the in-batch loss, weighed by
         the population's share of positives instead of the batch's. A rule without ``memory`` has none. If neither is
@@ -110,9 +132,11 @@ class AveragePrecisionLoss(TemperedLoss):
     less than in the exact objective.
 
     The gradient of AP hardly reaches positives far down the list, so this loss alone does not train a network from
-    scratch. Use it on the logits of a network that cross entropy has trained, or use
-    :class:`PretrainedAveragePrecisionLoss`, which begins with cross entropy. docs/top_of_list.md says on which data
-    either of them pays.
+    scratch. Use it with ``temperature="auto"`` on the logits of a network that cross entropy has trained.
+
+    **temperature="auto".** Each class has a τ of its own, without a gradient. Constant scores count as if their
+    deviation were 1. The moments of the scores are a buffer, the same on all ranks. ``eval()`` uses it as it is; a loss
+    that has not taken a step uses the deviation of the batch instead.
 
     The default rule, memory and own term were chosen by measurement; see docs/defaults.md and docs/memory.md.
 
@@ -127,19 +151,25 @@ class AveragePrecisionLoss(TemperedLoss):
     >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
     """
 
+    deviation: ScoreDeviation | None
+    """What ``temperature="auto"`` follows; None for other temperatures."""
+    _in_range = 0
+    """For how many steps all scores have been in [0, 1], or all the steps that are looked at."""
+    _outside: Tensor | None = None
+
     def __init__(
         self,
-        n: int,
-        n_pos: int | Sequence[int],
+        n: int | None = None,
+        n_pos: int | Sequence[int] | None = None,
         margin: float = 1.0,
         surrogate: SurrogateLike = "ramp",
-        temperature: Temperature = 1.0,
+        temperature: AutoTemperature = 1.0,
         rule: Rule | None = None,
         own_term: OwnTerm = "sampled",
         memory: Memory | int | None = None,
     ) -> None:
         ell = resolve_surrogate(surrogate, margin)
-        counts = check_n_pos(whole_number("n", n), n_pos)
+        n, counts = _check_counts(n, n_pos)
         per_class = None if isinstance(counts, int) else PerClass(n, len(counts), counts, takes_missing=False)
         if per_class is not None:
             refuse_memory(memory)
@@ -154,9 +184,12 @@ class AveragePrecisionLoss(TemperedLoss):
                 f"surrogate must be positive at 0 for average precision; got {ell.name}, which is {at_zero} there"
             )
         check_own_term(own_term)
-        self._set_temperature(temperature)
         self.surrogate = ell
         self.own_term: OwnTerm = own_term
+        self._set_temperature(1.0 if temperature == "auto" else temperature)
+        self.deviation = ScoreDeviation(self._sizes()) if temperature == "auto" else None
+        if temperature == "auto":
+            self.temperature = "auto"
 
     @classmethod
     def from_targets(cls, target: Any, **options: Unpack[AveragePrecisionOptions]) -> AveragePrecisionLoss:
@@ -181,6 +214,8 @@ class AveragePrecisionLoss(TemperedLoss):
             n_known = count_known(target)
             loss._per_class = replace(loss._per_class, n_known=n_known, takes_missing=True)
             loss._identify(n_known=torch.tensor(n_known))
+            if loss.deviation is not None:
+                loss.deviation = ScoreDeviation(loss._sizes())
         return loss._know_labels(*known_labels(target))
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
@@ -202,24 +237,38 @@ class AveragePrecisionLoss(TemperedLoss):
         Tensor
             The loss, a scalar.
         """
-        if self._per_class is not None:
-            return self._per_class.loss(self, self._estimate, scores, target, index)
-        by_hand = can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp
-        if by_hand and self._agrees(target, index):
-            loss = self._by_hand(scores, target, index)
-            if loss is not None:
-                return loss
-        return self._loss(self._estimate, scores, target, index=index, stratum=target, check=self._check)
+        self._watch_range(scores)
+        if self.temperature != "auto":
+            return self._loss_at(None, scores, target, index)
+        if self.deviation is None:
+            raise ValueError("temperature must be a number or a function; pass temperature='auto' to the constructor")
+        temperature, moments = self.deviation.temperature(self.coupled, scores, target)
+        loss = self._loss_at(temperature, scores, target, index)
+        if moments is not None and not self.coupled.is_frozen:
+            self.deviation.moments.copy_(moments)
+        return loss
 
     if TYPE_CHECKING:  # forward, but with an index, which the defaults need in training; it may be None
 
         def __call__(self, scores: Tensor, target: Tensor, index: Tensor | None) -> Tensor: ...
 
-    def _by_hand(self, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
+    def _loss_at(self, temperature: Any, scores: Tensor, target: Tensor, index: Any) -> Tensor:
+        """Return the loss of a batch; ``temperature`` has one τ for each class, or is None for the option."""
+        estimate = partial(self._estimate, temperature=temperature)
+        if self._per_class is not None:
+            return self._per_class.loss(self, estimate, scores, target, index)
+        by_hand = can_fuse(self.coupled, self.surrogate, scores, target) and not self.surrogate.is_exp
+        if by_hand and self._agrees(target, index):
+            loss = self._by_hand(temperature, scores, target, index)
+            if loss is not None:
+                return loss
+        return self._loss(estimate, scores, target, index=index, stratum=target, check=self._check)
+
+    def _by_hand(self, temperature: Any, scores: Tensor, target: Tensor, index: Any) -> Tensor | None:
         """Return the loss of a batch, or None if the engine has to take the step."""
         options: dict[str, Any] = {
             "surrogate": self.surrogate,
-            "temperature": float(self._temperature_now()),
+            "temperature": float(self._temperature_now() if temperature is None else temperature[0]),
             "n_pos": self.n_pos,
             "exact": self.own_term == "exact",
         }
@@ -231,20 +280,58 @@ class AveragePrecisionLoss(TemperedLoss):
             return None
         return remembering_average_precision(self.coupled, scores, target, index, by_itself=by_itself, **options)
 
-    def _estimate(self, pool: Pool, k: int = 0) -> Estimate:
+    def _estimate(self, pool: Pool, k: int = 0, temperature: Any = None) -> Estimate:
         """Estimate the inner values of the positives of class k in a pool."""
+        if self._per_class is None:
+            self._check_one_class(*pool.own)
         n, n_pos = (self.n, self.n_pos) if self._per_class is None else self._per_class.sizes(k)
         return average_precision_inner(
             *pool.own,
             rivals=pool.rivals,
             rows=pool.repeated_rows,
             surrogate=self.surrogate,
-            temperature=self._temperature_now(),
+            temperature=self._temperature_now() if temperature is None else temperature[k],
             n=self._of_population(n),
             n_pos=n_pos,
             own_term=self.own_term,
             recall=pool.recall,
         )
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Return how many negatives and positives of each class the population has."""
+        per_class = self._per_class
+        sizes = [(self.n, self.n_pos)] if per_class is None else map(per_class.sizes, range(per_class.count))
+        return [(max(n - n_pos, 0), n_pos) for n, n_pos in sizes]
+
+    def _check_one_class(self, scores: Any, target: Any) -> None:
+        """Raise if a batch has a column for each class."""
+        for name, values in (("scores", scores), ("target", target)):
+            if isinstance(values, Tensor) and values.dim() == 2 and values.shape[1] > 1:
+                raise ValueError(
+                    f"{name} must have the shape [B], because this loss is that of one class; got {shape_of(values)}. "
+                    "For a column for each class, make it by from_targets(target) with target of the shape [n, C]"
+                )
+
+    def _watch_range(self, scores: Any) -> None:
+        """Warn once if scores look like probabilities, whose differences are small beside the temperature."""
+        learning = self._in_range < _PROBABLE_STEPS and self.training and torch.is_grad_enabled() and is_plain()
+        if not (learning and self.surrogate.bounded and isinstance(scores, Tensor)):
+            return
+        if isinstance(self.temperature, float) and self.temperature < _WIDE_TEMPERATURE:
+            return
+        self._in_range += 1
+        values = scores.detach()
+        outside = ((values < 0) | (values > 1)).any()
+        self._outside = outside if self._outside is None else self._outside | outside
+        is_last = self._in_range == _PROBABLE_STEPS  # a device is waited for once
+        if (is_last or reads_are_free(outside)) and bool(self._outside):
+            self._in_range = _PROBABLE_STEPS
+        elif is_last:
+            warnings.warn(
+                f"all scores of {_PROBABLE_STEPS} steps were in [0, 1]: pass logits rather than probabilities, whose "
+                f"differences are small beside the temperature ({self.temperature!r})",
+                stacklevel=5,
+            )
 
     def _check(self, pool: Pool) -> None:
         """Refuse a batch that contradicts the training data."""

@@ -12,7 +12,7 @@ from fcco.functional._inner import OwnTerm
 from fcco.functional._inner_listwise import ListOwnTerm
 from fcco.functional._meta import TaskLoss
 from fcco.functional._surrogates import SurrogateLike
-from fcco.losses._temperature import Temperature
+from fcco.losses._temperature import AutoTemperature, Temperature
 
 
 class AUCOptions(TypedDict, total=False):
@@ -37,7 +37,7 @@ class AveragePrecisionOptions(TypedDict, total=False):
 
     margin: float
     surrogate: SurrogateLike
-    temperature: Temperature
+    temperature: AutoTemperature
     rule: Rule | None
     own_term: OwnTerm
     memory: Memory | int | None
