@@ -515,6 +515,7 @@ class CoupledLoss(nn.Module):
         columns = batch.columns
         if others is None and not placement.alone and _is_batch(columns) and len(columns[0]) == 0:
             return Made(estimate_of_nothing(columns, self.dim), batch.index, None)
+        self._check_device(placement, columns)
         pool, rows = self._pool_of(batch, others)
         if self.memory is None:
             inner, shares = split_estimate(estimate(pool))
@@ -556,6 +557,7 @@ class CoupledLoss(nn.Module):
             return loss if made.extra is None else loss + made.extra
         columns = placement.gather_all(columns, settings)
         try:
+            self._check_device(placement, columns)
             made = estimate(placement.full_table(), *columns)
         except Exception as error:
             placement.refuse(error)
@@ -810,6 +812,17 @@ class CoupledLoss(nn.Module):
         rows = torch.arange(self.n, device=seen.device) if own.rows is None else own.rows
         where = torch.ones_like(seen) if own.where is None else own.where
         return Visit(rows, own.estimate, before, seen, where)
+
+    def _check_device(self, placement: Placement, columns: Sequence[Any]) -> None:
+        """Refuse a batch that is elsewhere than what the loss keeps."""
+        kept = placement.table.u if self.memory is None else self.memory.row
+        if not _is_batch(columns) or columns[0].device == kept.device:
+            return
+        if self.memory is not None or not placement.table.offload:
+            raise ValueError(
+                f"the batch is on {columns[0].device}, and what the loss keeps on {kept.device}: move the loss with "
+                f".to({str(columns[0].device)!r}), or the batch"
+            )
 
     def _check_values(self, table: InnerTable, inner: Tensor, previous: Tensor | None) -> None:
         """Refuse invalid estimates."""

@@ -5,7 +5,21 @@ import torch
 
 import fcco
 from fcco import losses
-from losses.cases import AP, BATCHES, CASES, COX, DEFAULTS, INDEXED, LIST_NET, NDCG, REMEMBERING, gradients, run, state
+from losses.cases import (
+    AP,
+    BATCHES,
+    CASES,
+    COX,
+    DEFAULTS,
+    INDEXED,
+    LIST_NET,
+    NDCG,
+    REMEMBERING,
+    gradients,
+    run,
+    same,
+    state,
+)
 
 
 @pytest.fixture
@@ -69,6 +83,24 @@ class TestPrecision:
             loss = loss_fn(*arguments, *([rows] if case.indexed else []))
             assert [g.shape for g in gradients(loss, (floats, others))] == [x.shape for x in floats]
         loss_fn.eval()(*arguments, *([rows] if case.indexed else []))
+
+
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_batch_elsewhere_is_refused(case, place):
+    """In words that say what to move, and before anything has changed."""
+    population = case.population(dtype=torch.float32)
+    loss_fn = case.make(population)
+    run(case, loss_fn, population, BATCHES[:1])
+    loss_fn, before = loss_fn.to(place), state(loss_fn)
+    there = "meta" if place == "cpu" else "cpu"
+    batch = [x.detach().to(there).requires_grad_() for x in population[0]], [x.to(there) for x in population[1]]
+    message = rf"the batch is on {there}, and what the loss keeps on {place}: move the loss with \.to\('{there}'\)"
+    with pytest.raises(ValueError, match=message):
+        case.call(loss_fn, batch, BATCHES[1])
+    if place == "cpu":
+        assert same(state(loss_fn), before)
+        run(case, loss_fn, population, BATCHES[1:2])
 
 
 def falling(step):
