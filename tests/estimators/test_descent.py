@@ -29,7 +29,7 @@ from fcco.estimators._sharpen import Ranking
 @pytest.fixture(scope="module")
 def data():
     x, y = load_breast_cancer(return_X_y=True)
-    return StandardScaler().fit_transform(x), y
+    return StandardScaler().fit_transform(x), 1 - y
 
 
 def precision_task(ranker, x, positive):
@@ -58,7 +58,7 @@ def test_a_flat_place_is_no_end(method, data):
 
 def test_an_outlier_does_not_hold_it_up(data):
     """A row 10⁶ deviations out makes the others look alike, and steps scaled by the deviation far too short."""
-    x, y = data[0][:, :8], data[1]
+    x, y = data[0][:, :8], 1 - data[1]
     x, y = np.vstack([x, np.full(8, 1e6)]), np.append(y, 0)
     exact = descend_from_zero(x, y, alpha=1e-3)[-1]
     found = descend_from_zero(x, y, alpha=1e-3, method="soap")[-1]

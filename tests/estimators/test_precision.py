@@ -73,6 +73,7 @@ EXPECTED_TO_FAIL = {
     expected_failed_checks=lambda _: EXPECTED_TO_FAIL,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore:.* by default the positive class is")
 def test_scikit_learns_contract(estimator, check):
     check(estimator)
 
@@ -234,7 +235,7 @@ class TestNeverWorseThanTheStart:
     @pytest.mark.parametrize("start", STARTS)
     def test_exact(self, start, name):
         x, y = DATA[name]()
-        ranker = AveragePrecisionClassifier(start=start, max_iter=6, alpha=0.1).fit(x, y)
+        ranker = AveragePrecisionClassifier(start=start, max_iter=6, alpha=0.1, pos_label=True).fit(x, y)
         score = ranker.score(x, y)
         assert score >= ranker.path_[0][1] - 1e-12
         assert score == pytest.approx(max(precision for _, precision in ranker.path_), rel=1e-9)
@@ -246,7 +247,7 @@ class TestNeverWorseThanTheStart:
     def test_sparse(self, name):
         x, y = DATA[name]()
         some = SPARSE[list(DATA).index(name) % 2](x)
-        ranker = AveragePrecisionClassifier(temperature=0.25, max_iter=3, alpha=0.1).fit(some, y)
+        ranker = AveragePrecisionClassifier(temperature=0.25, max_iter=3, alpha=0.1, pos_label=True).fit(some, y)
         assert ranker.score(some, y) >= ranker.path_[0][1] - 1e-12
         assert ranker.path_[0][1] == pytest.approx(precision_of_logistic_regression(x, y), abs=1e-9)
 
@@ -254,7 +255,8 @@ class TestNeverWorseThanTheStart:
         """Each rule on every fourth of the data sets, with a learning rate that would lead far away."""
         x, y = DATA[name]()
         method = list(RULES)[list(DATA).index(name) % len(RULES)]
-        ranker = AveragePrecisionClassifier(method=method, learning_rate=4.0, max_iter=2, tol=0, random_state=0)
+        options = {"method": method, "learning_rate": 4.0, "max_iter": 2, "tol": 0, "random_state": 0}
+        ranker = AveragePrecisionClassifier(pos_label=True, **options)
         score = ranker.fit(x, y).score(x, y)
         assert score >= ranker.path_[0][1] - 1e-12
         assert score >= precision_of_logistic_regression(x, y) - 1e-9
@@ -473,7 +475,7 @@ class TestProbabilities:
 
     @pytest.mark.parametrize("name", ["one positive", "one negative"])
     def test_need_two_rows_of_each_class(self, name):
-        ranker = AveragePrecisionClassifier(probability=True)
+        ranker = AveragePrecisionClassifier(probability=True, pos_label=True)
         with pytest.raises(ValueError, match="at least 2 rows of each class; got 1 of one"):
             ranker.fit(*DATA[name]())
         assert not hasattr(ranker, "coef_")

@@ -66,6 +66,7 @@ BY_SHARE = "predict goes by the share of positives, and not by a probability of 
     },
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore:.* by default the positive class is")
 def test_scikit_learns_contract(estimator, check):
     check(estimator)
 
@@ -236,7 +237,7 @@ class TestFolds:
     @pytest.mark.parametrize("flip", [False, True])
     def test_one_row_of_a_class_is_too_few(self, flip):
         x, _ = far_negatives(40)
-        model = quick()
+        model = quick(pos_label=True)
         with pytest.raises(ValueError, match="at least 2 rows of each class; y has 1 of one"):
             model.fit(x, (np.arange(40) == 7) ^ flip)
         assert not hasattr(model, "coef_")

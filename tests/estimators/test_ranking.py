@@ -3,6 +3,7 @@
 import pickle
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,14 +12,14 @@ import torch
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, make_classification
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, get_scorer, make_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fcco.compiled import RULES
-from fcco.estimators import CoxRegressor, ListwiseRanker, NeighborhoodComponentsAnalysis
+from fcco.estimators import AveragePrecisionClassifierCV, CoxRegressor, ListwiseRanker, NeighborhoodComponentsAnalysis
 from fcco.estimators._precision import AveragePrecisionClassifier
 from fcco.estimators._push import PNormPushClassifier
 from fcco.estimators._validation import METHODS
@@ -30,7 +31,7 @@ CLASSES = [PNormPushClassifier, AveragePrecisionClassifier]
 @pytest.fixture(scope="module")
 def data():
     x, y = load_breast_cancer(return_X_y=True)
-    return StandardScaler().fit_transform(x)[:, :8], y
+    return StandardScaler().fit_transform(x)[:, :8], 1 - y
 
 
 @parametrize_with_checks(
@@ -41,6 +42,7 @@ def data():
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:.* by default the positive class is")
 def test_scikit_learns_contract(estimator, check):
     check(estimator)
 
@@ -56,7 +58,7 @@ def objective(ranker, x, y, w):
 def test_exact_is_at_a_minimum(surrogate, data):
     """The gradient of the stated objective, with its penalty, is near 0; at w = 0 it is above 0.04."""
     x, y = data[0][:150], data[1][:150]
-    ranker = PNormPushClassifier(surrogate=surrogate, alpha=0.01, tol=1e-12).fit(x, y)
+    ranker = PNormPushClassifier(surrogate=surrogate, alpha=0.01, tol=1e-12, pos_label=1).fit(x, y)
     w = torch.tensor(ranker.coef_[0], requires_grad=True)
     value = objective(ranker, x, y, w)
     value.backward()
@@ -153,6 +155,92 @@ def test_labels_of_any_kind(kind, data):
     assert set(ranker.predict(x)) == {"no", "yes"}
 
 
+QUICK_CV = partial(AveragePrecisionClassifierCV, C=[0.1, 1.0], alpha=[0.1], cv=3, random_state=0)
+RANKERS = [
+    PNormPushClassifier(),
+    PNormPushClassifier(method="sox", max_iter=5, tol=0, random_state=0),
+    AveragePrecisionClassifier(alpha=0.1, probability=True, random_state=0),
+    QUICK_CV(standard_errors=0.0),
+]
+
+
+@pytest.fixture(scope="module")
+def frauds():
+    x, y = make_classification(400, 6, n_informative=3, weights=[0.9], class_sep=0.7, flip_y=0.05, random_state=1)
+    return x, np.where(y == 1, "fraud", "ok")
+
+
+@pytest.mark.parametrize("ranker", RANKERS)
+class TestPosLabel:
+    def test_ranks_as_if_it_were_the_last_class(self, ranker, frauds):
+        """'fraud' sorts before 'ok'; as True it sorts after False."""
+        x, y = frauds
+        named, marked = clone(ranker).set_params(pos_label="fraud").fit(x, y), clone(ranker).fit(x, y == "fraud")
+        assert list(named.classes_) == ["fraud", "ok"]
+        assert (named.pos_label_, marked.pos_label_) == ("fraud", True)
+        scores = named.score_samples(x)
+        np.testing.assert_allclose(scores, marked.decision_function(x), rtol=1e-6, atol=1e-9)
+        np.testing.assert_array_equal(scores, -named.decision_function(x))
+        np.testing.assert_array_equal(marked.score_samples(x), marked.decision_function(x))
+        np.testing.assert_array_equal(named.predict(x) == "fraud", marked.predict(x))
+        assert named.score(x, y) == pytest.approx(marked.score(x, y == "fraud"), rel=1e-9)
+        if hasattr(ranker, "predict_proba"):
+            np.testing.assert_allclose(named.predict_proba(x)[:, ::-1], marked.predict_proba(x), rtol=1e-5)
+
+    def test_is_what_scikit_learns_scorers_score(self, ranker, frauds):
+        """They turn decision_function round, and take the column of classes_, if pos_label is classes_[0]."""
+        x, y = frauds
+        ranker = clone(ranker).set_params(pos_label="fraud").fit(x, y)
+        expected = average_precision_score(y == "fraud", ranker.score_samples(x))
+        assert expected > 0.3
+        for response in ("decision_function", "predict_proba"):
+            if hasattr(ranker, response):
+                scorer = make_scorer(average_precision_score, response_method=response, pos_label="fraud")
+                assert scorer(ranker, x, y) == pytest.approx(expected, rel=1e-9)
+        if not isinstance(ranker, PNormPushClassifier):
+            assert ranker.score(x, y) == pytest.approx(expected, rel=1e-9)
+        zero = clone(ranker).set_params(pos_label=0).fit(x, (y == "ok").astype(int))
+        assert get_scorer("roc_auc")(zero, x, (y == "ok").astype(int)) > 0.8
+        assert (ranker.predict(x) == "fraud").sum() == (y == "fraud").sum()
+        np.testing.assert_array_equal(ranker.predict(x) == "ok", ranker.decision_function(x) > 0)
+
+    def test_that_y_does_not_have_is_refused(self, ranker, frauds):
+        ranker = clone(ranker).set_params(pos_label="Fraud")
+        message = r"pos_label must be one of the classes of y, \['fraud', 'ok'\]; got 'Fraud'"
+        with pytest.raises(ValueError, match=message):
+            ranker.fit(*frauds)
+        assert not hasattr(ranker, "coef_")
+
+    def test_a_default_that_most_rows_have_is_warned_of(self, ranker, frauds):
+        x, y = frauds
+        share = (y == "ok").mean()
+        message = (
+            rf"positive class is 'ok', the last in sorted order, which has {share:.0%} of .* pass pos_label='fraud';"
+        )
+        with pytest.warns(UserWarning, match=message) as caught:
+            clone(ranker).fit(x, y)
+        assert [warning.filename for warning in caught if warning.category is UserWarning] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            for label, target in (("ok", y), ("fraud", y), (None, y == "fraud"), (1, (y == "ok").astype(int))):
+                clone(ranker).set_params(pos_label=label).fit(x, target)
+
+
+def test_a_warm_start_with_another_class(data):
+    """Its scores are turned round, so that it begins where the fit before ended."""
+    x, y = data
+    ranker = PNormPushClassifier(warm_start=True, pos_label=0).fit(x, y)
+    end = ranker.loss_curve_[-1]
+    assert ranker.set_params(max_iter=1, tol=0).fit(x, y).loss_curve_ == [pytest.approx(end, rel=1e-4)]
+
+
+def test_weights_decide_which_class_has_most(data):
+    x, y = data
+    with pytest.warns(UserWarning, match="the positive class is 1, .* which has 85% of the rows"):
+        PNormPushClassifier().fit(x, y, sample_weight=np.where(y == 1, 9.7, 1.0))
+
+
 @pytest.mark.parametrize("method", ["exact", "soap"])
 @pytest.mark.parametrize("kind", CLASSES)
 def test_float32_stays(kind, method, data):
@@ -179,8 +267,8 @@ def test_small_and_constant_data(kind, method):
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_warm_start_begins_where_the_fit_before_ended(kind, data):
-    x, y = data
-    ranker = kind(warm_start=True).fit(x, y)
+    x, y = data[0], 1 - data[1]
+    ranker = kind(warm_start=True, pos_label=1).fit(x, y)
     end = ranker.loss_curve_[-1]
     assert ranker.set_params(method="soap", random_state=0, max_iter=3, tol=0).fit(x, y).loss_curve_[0] <= end + 1e-12
     with pytest.raises(ValueError, match="X has 3 features, and the fit before had 8"):

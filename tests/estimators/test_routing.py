@@ -21,7 +21,7 @@ from fcco.estimators import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* was given neither qid nor group:UserWarning")
 MODELS = {
-    "push": PNormPushClassifier(alpha=0.1),
+    "push": PNormPushClassifier(alpha=0.1, pos_label=2),
     "push by batches": PNormPushClassifier(alpha=0.1, method="sox", max_iter=3, tol=0, random_state=0),
     "precision": AveragePrecisionClassifier(alpha=0.1),
     "cox": OnlyEvents(alpha=0.1),

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from fcco.compiled import OUTERS, SURROGATES, ClassSampler, Objective
 from fcco.estimators._descent import StepPlan
 from fcco.estimators._linear import SORTABLE, LinearRanker, rows_to_watch
+from fcco.estimators._progress import warn_user
 from fcco.estimators._validation import Array, check_weights, refuse_first, refuse_weights, show_weights_where_taken
 from fcco.functional._surrogates import resolve_surrogate
 
@@ -38,9 +39,11 @@ def _refuse_groups(model: Any, *_: Any, **options: Any) -> None:
 
 
 class BipartiteRanker(ClassifierMixin, LinearRanker):
-    """A linear ranker of two classes, the second of which is to stand above."""
+    """A linear ranker of two classes, the positive one of which is to stand above."""
 
+    pos_label: Any
     classes_: Array
+    pos_label_: Any
     intercept_: Array
 
     def __sklearn_tags__(self) -> Any:
@@ -58,7 +61,7 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             The features. Only method="exact" takes a sparse matrix.
         y : array-like of shape (n_samples,)
-            Two classes. The rows of the greater one are to be ranked above the others.
+            Two classes. The rows of ``pos_label`` are to be ranked above the others.
         sample_weight : array-like of shape (n_samples,), optional
             How often each row counts; a row of weight 0 is left out. Only method="exact" supports weights.
 
@@ -69,7 +72,8 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         Raises
         ------
         ValueError
-            If y does not have two classes, or if a parameter, X, y or a weight is invalid.
+            If y does not have two classes, one of which is ``pos_label``, or if a parameter, X, y or a weight is
+            invalid.
         TypeError
             If the method does not support sparse X, or ``sample_weight``.
         """
@@ -88,12 +92,31 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
             )
         if len(classes) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes to rank; y has one class: {classes[0]}")
-        positive = labels == 1
-        self._learn(X, positive, None if sample_weight is None else weight)
-        cut = cut_between(X @ self.coef_, positive, weight)
-        self.classes_, self.coef_ = classes, self.coef_[np.newaxis]
-        self.intercept_ = np.array([-cut], self.coef_.dtype)
+        place = self._positive_place(classes.tolist(), np.average(labels, weights=weight))
+        positive = labels == place
+        # decision_function rises with classes_[1]: if the other class is positive, the scores are those of -X.
+        sign = 1 if place == 1 else -1
+        x = X if sign == 1 else -X
+        self._learn(x, positive, None if sample_weight is None else weight)
+        cut = cut_between(x @ self.coef_, positive, weight)
+        self.classes_, self.pos_label_, self.coef_ = classes, classes[place], self.coef_[np.newaxis]
+        self.intercept_ = np.array([-sign * cut], self.coef_.dtype)
         return self
+
+    def _positive_place(self, classes: list[Any], share: float) -> int:
+        """Which of the classes is positive; warn if that is the one with most rows, though nobody chose it."""
+        if self.pos_label is not None:
+            if self.pos_label not in classes:
+                raise ValueError(f"pos_label must be one of the classes of y, {classes}; got {self.pos_label!r}")
+            return classes.index(self.pos_label)
+        if share > 0.5:
+            warn_user(
+                f"{type(self).__name__}: by default the positive class is {classes[1]!r}, the last in sorted order, "
+                f"which has {share:.0%} of the rows. To rank {classes[0]!r} first, pass pos_label={classes[0]!r}; if "
+                f"{classes[1]!r} is meant, pass pos_label={classes[1]!r}",
+                UserWarning,
+            )
+        return 1
 
     @abstractmethod
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
@@ -135,7 +158,28 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         return np.concatenate([random.permutation(rows)[:count] for rows in (plan.first, plan.second)])
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
-        """Return the scores X w + intercept; ``predict`` goes by their sign.
+        """Return X w + intercept, which is above 0 where ``predict`` returns ``classes_[1]``.
+
+        As in scikit-learn, it rises with ``classes_[1]``, even if ``pos_label`` is the other class. To rank rows, use
+        :meth:`score_samples`.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The features.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            The signed distances from the threshold.
+        """
+        check_is_fitted(self, "coef_")
+        return self._scores(X) + self.intercept_[0]
+
+    def score_samples(self, X: Any) -> Array:  # noqa: N803
+        """Return the scores by which rows are ranked: the higher, the more likely to be of ``pos_label_``.
+
+        They are ``decision_function(X)``, or minus that if ``pos_label_`` is ``classes_[0]``.
 
         Parameters
         ----------
@@ -147,11 +191,15 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
         ndarray of shape (n_samples,)
             The scores.
         """
-        check_is_fitted(self, "coef_")
-        return self._scores(X) + self.intercept_[0]
+        scores = self.decision_function(X)
+        return scores if self._last_is_positive else -scores
+
+    @property
+    def _last_is_positive(self) -> bool:
+        return bool(self.pos_label_ == self.classes_[1])
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Return the class of each row: the greater one where the score is above 0.
+        """Return the class of each row: ``classes_[1]`` where :meth:`decision_function` is above 0.
 
         Parameters
         ----------
@@ -168,10 +216,10 @@ class BipartiteRanker(ClassifierMixin, LinearRanker):
 
     def _ranked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array, Array]:  # noqa: N803
         """Which rows are positive, the scores, and the weights."""
-        scores = self.decision_function(X)
+        scores = self.score_samples(X)
         y = column_or_1d(y)
         check_consistent_length(scores, y)
         unknown = y[~np.isin(y, self.classes_)].tolist()
         if unknown:
             raise ValueError(f"y must be made of the classes of the fit, {self.classes_.tolist()}; got {unknown[0]!r}")
-        return y == self.classes_[1], scores, check_weights(sample_weight, len(scores))
+        return y == self.pos_label_, scores, check_weights(sample_weight, len(scores))

@@ -88,10 +88,11 @@ class PrecisionRanker(BipartiteRanker):
             return np.log(self._probabilities(X))
 
     def _probabilities(self, X: Any) -> Array:  # noqa: N803
-        scores = self.decision_function(X)
+        scores = self.score_samples(X)
         if self._calibration is None:
             raise NotFittedError("predict_proba needs probability=True at the fit; call fit again")
-        return self._calibration.predict_proba(scores[:, np.newaxis])
+        found = self._calibration.predict_proba(scores[:, np.newaxis])
+        return found if self._last_is_positive else found[:, ::-1]
 
 
 def fewest_of_a_class(positive: Array) -> int:
@@ -153,6 +154,9 @@ class AveragePrecisionClassifier(PrecisionRanker):
         data better.
     C : float, default=1.0
         Inverse of the penalty of logistic regression as a start, as in scikit-learn, on standardised features.
+    pos_label : object, default=None
+        The class that is to be ranked first. By default it is the last in sorted order, ``classes_[1]``, as in
+        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure.
     probability : bool, default=False
         Whether to enable ``predict_proba``. It fits probabilities to the scores of five folds that are left out in
         turn, and so takes six times as long.
@@ -188,10 +192,12 @@ class AveragePrecisionClassifier(PrecisionRanker):
     Attributes
     ----------
     coef_ : ndarray of shape (1, n_features)
-        The coefficients w.
+        The coefficients w of :meth:`decision_function`, which rises with ``classes_[1]``.
     intercept_ : ndarray of shape (1,)
-        Minus the threshold of ``predict``.
+        Set so that ``predict`` marks as many training rows as positive as there are.
     classes_ : ndarray of shape (2,)
+    pos_label_ : object
+        The positive class, one of ``classes_``.
     temperature_ : float or None
         The temperature that the coefficients belong to; None if the start ranks the training data best.
     path_ : list of tuple
@@ -210,7 +216,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
     --------
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> ranker = AveragePrecisionClassifier().fit(X, y)
+    >>> ranker = AveragePrecisionClassifier(pos_label=0).fit(X, y)  # malignant first
     >>> bool(ranker.score(X, y) > 0.99)  # scikit-learn's average precision
     True
     """
@@ -225,6 +231,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
         temperature: float = 0.0625,
         start: Start = "logistic",
         C: float = 1.0,  # noqa: N803
+        pos_label: Any = None,
         probability: bool = False,
         method: Method = "exact",
         alpha: float = 3.0,
@@ -324,7 +331,9 @@ class AveragePrecisionClassifier(PrecisionRanker):
         scores = np.empty(len(positive))
         folds = StratifiedKFold(min(_FOLDS, fewest_of_a_class(positive)), shuffle=True, random_state=self.random_state)
         for learn, rest in folds.split(np.zeros(len(positive)), positive):
-            part = type(self)(**{**self.get_params(), "probability": False, "warm_start": False, "verbose": 0})
+            part = type(self)(
+                **{**self.get_params(), "pos_label": True, "probability": False, "warm_start": False, "verbose": 0}
+            )
             options = {} if weight is None else {"sample_weight": weight[learn]}
             part.fit(x[learn], positive[learn], **options)
             scores[rest] = part.decision_function(x[rest])

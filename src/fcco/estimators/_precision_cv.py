@@ -75,6 +75,9 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         Whether the p-norm push is one of the starts.
     cv : int, cross-validation generator or iterable, default=5
         The folds, as in scikit-learn; an int makes stratified folds of shuffled rows.
+    pos_label : object, default=None
+        The class that is to be ranked first. By default it is the last in sorted order, ``classes_[1]``, as in
+        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure.
     standard_errors : float, default=0.5
         How clearly a choice must beat the start. 0 takes the best mean.
     max_iter : int, default=25
@@ -89,10 +92,12 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
     Attributes
     ----------
     coef_ : ndarray of shape (1, n_features)
-        The coefficients w.
+        The coefficients w of :meth:`decision_function`, which rises with ``classes_[1]``.
     intercept_ : ndarray of shape (1,)
-        Minus the threshold of ``predict``.
+        Set so that ``predict`` marks as many training rows as positive as there are.
     classes_ : ndarray of shape (2,)
+    pos_label_ : object
+        The positive class, one of ``classes_``.
     C_ : float or None
         The chosen C; None if the start is the p-norm push.
     alpha_, temperature_ : float or None
@@ -122,7 +127,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
     --------
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> ranker = AveragePrecisionClassifierCV(C=[0.1, 1.0], alpha=[1.0], random_state=0).fit(X, y)
+    >>> ranker = AveragePrecisionClassifierCV(C=[0.1, 1.0], alpha=[1.0], pos_label=0, random_state=0).fit(X, y)
     >>> bool(ranker.score(X, y) > 0.99), ranker.predict_proba(X).shape
     (True, (569, 2))
     """
@@ -138,6 +143,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         temperature: Sequence[float] = (0.25, 0.0625),
         *,
         push: bool = True,
+        pos_label: Any = None,
         cv: Any = 5,
         standard_errors: float = 0.5,
         max_iter: int = 25,

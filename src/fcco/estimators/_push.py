@@ -67,6 +67,9 @@ class PNormPushClassifier(BipartiteRanker):
         The function ℓ.
     margin : float, default=1.0
         Margin of the hinges.
+    pos_label : object, default=None
+        The class that is to be ranked first. By default it is the last in sorted order, ``classes_[1]``, as in
+        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure.
     outer_batch : int, default=32
         Negatives of a batch.
     inner_batch : int, default=32
@@ -76,10 +79,12 @@ class PNormPushClassifier(BipartiteRanker):
     Attributes
     ----------
     coef_ : ndarray of shape (1, n_features)
-        The coefficients w.
+        The coefficients w of :meth:`decision_function`, which rises with ``classes_[1]``.
     intercept_ : ndarray of shape (1,)
-        Minus the threshold of ``predict``.
+        Set so that ``predict`` marks as many training rows as positive as there are.
     classes_ : ndarray of shape (2,)
+    pos_label_ : object
+        The positive class, one of ``classes_``.
     loss_curve_ : list of float
         The objective, with its penalty, after each iteration. With a stochastic method and "logistic" or "sigmoid", it
         is the objective of a sample of each class, the same rows throughout the fit: 500 rows, or more if a pass is
@@ -98,7 +103,7 @@ class PNormPushClassifier(BipartiteRanker):
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> ranker = make_pipeline(StandardScaler(), PNormPushClassifier(p=4)).fit(X, y)
+    >>> ranker = make_pipeline(StandardScaler(), PNormPushClassifier(p=4, pos_label=0)).fit(X, y)  # malignant first
     >>> bool(ranker.score(X, y) > 0.95)
     True
     """
@@ -111,6 +116,7 @@ class PNormPushClassifier(BipartiteRanker):
         *,
         surrogate: PairSurrogate = "exp",
         margin: float = 1.0,
+        pos_label: Any = None,
         method: Method = "exact",
         alpha: float = 1e-3,
         learning_rate: float | Literal["auto"] = "auto",

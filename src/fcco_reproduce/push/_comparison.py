@@ -77,7 +77,7 @@ def run_exact(*, data: str, decay: float) -> dict[str, Any]:
     begun = time.process_time()
     # In double precision: the last digits of a flat minimum are below those of the features.
     x = split.train.x.astype(np.float64)
-    ranker = PNormPushClassifier(P, alpha=decay, max_iter=5_000, tol=1e-9).fit(x, split.train.y)
+    ranker = PNormPushClassifier(P, alpha=decay, max_iter=5_000, tol=1e-9, pos_label=1).fit(x, split.train.y)
     seconds = time.process_time() - begun
     measured = _measured(data, ranker.coef_.ravel(), decay)
     return {"data": data, "block": EXACT, "method": _exact_name(decay), **measured, "seconds": [seconds]}
