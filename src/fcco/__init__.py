@@ -8,7 +8,7 @@ from fcco._checks import NotFiniteError
 from fcco._coupled import CoupledLoss
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
-from fcco._rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
+from fcco.core.rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable, load_anyway
 from fcco.chunks import ChunkedModule, forward_in_chunks
 

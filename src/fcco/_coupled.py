@@ -39,8 +39,8 @@ from fcco._outer import Outer, Shares, takes_index, total
 from fcco._pool import EstimateFrom, Pool
 from fcco._remember import GivenBatch, Made, Others, RememberingStep
 from fcco._repeats import Repeats, find_repeats
-from fcco._rules import BSGD, SOX, Batch, Rule, is_per_row
-from fcco._space import Rate, as_column, as_dtype, wider
+from fcco.core.rules import BSGD, SOX, Batch, Rule, is_per_row
+from fcco.core.spaces import Rate, as_column, as_dtype, wider
 from fcco._step import (
     Inputs,
     SharedEstimate,

@@ -31,7 +31,7 @@ from fcco._guard import EVERY, after_check
 from fcco._memory import Fresh, Recalled
 from fcco._outer import Outer, Shares, total
 from fcco._pool import Estimate, EstimateFrom, Pool, Recall
-from fcco._space import as_column
+from fcco.core.spaces import as_column
 from fcco._step import split_estimate
 
 TRUST = 8.0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fcco._space import Space, as_column
+from fcco.core.spaces import Space, as_column
 
 
 class Repeats(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 from fcco._checks import check_weight
 from fcco._outer import Shares
 from fcco._pool import Estimate
-from fcco._space import Rate
+from fcco.core.spaces import Rate
 from fcco._table import Seen
 
 

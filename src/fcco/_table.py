@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import NotFiniteError, raise_if_not_finite, reads_are_free, whole_number
-from fcco._space import LOG, PLAIN, Rate, Space, as_column, as_dtype
+from fcco.core.spaces import LOG, PLAIN, Rate, Space, as_column, as_dtype
 
 # exp of this is 0 in every dtype. With -inf, which gamma = 1 would give, differences would not be numbers.
 _LOG_OF_NOTHING = -1e5

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fcco._rules import BSGD, SOAP
-from fcco._space import as_column
+from fcco.core.rules import BSGD, SOAP
+from fcco.core.spaces import as_column
 from fcco._step import Visit
 from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target, warn_if_few
 from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights

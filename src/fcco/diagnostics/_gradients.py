@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
-from fcco._rules import BSGD, SOX, Rule
+from fcco.core.rules import BSGD, SOX, Rule
 from fcco.diagnostics._probe import Evaluate, all_rows, exact_rows, probing
 from fcco.diagnostics._watch import engine_of, what_is_kept
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fcco._rules import BSGD, Rule
+from fcco.core.rules import BSGD, Rule
 from fcco._step import Visit
 from fcco.diagnostics._watch import engine_of, table_of
 

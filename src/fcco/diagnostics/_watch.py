@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fcco._coupled import CoupledLoss
-from fcco._rules import BSGD
+from fcco.core.rules import BSGD
 from fcco._step import Visit
 from fcco._table import InnerTable
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fcco._pool import ALL, Estimate, Sides
-from fcco._space import as_column
+from fcco.core.spaces import as_column
 from fcco.functional._checks import check_choice
 
 OwnTerm = Literal["exact", "sampled"]

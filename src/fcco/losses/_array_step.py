@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fcco._coupled import CoupledLoss
-from fcco._rules import BSGD, SOAP, SOX, Batch, is_per_row
+from fcco.core.rules import BSGD, SOAP, SOX, Batch, is_per_row
 from fcco._step import Visit
 from fcco._table import InnerTable
 from fcco.losses._array_outer import ArrayOuter, is_finite

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fcco._checks import shape_of, whole_number
-from fcco._rules import BSGD, SOAP, Rule
+from fcco.core.rules import BSGD, SOAP, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._auc import FORMS

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of, whole_number
 from fcco._remember import TRUST
-from fcco._rules import SOAP, Rule
+from fcco.core.rules import SOAP, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_time, refuse_where

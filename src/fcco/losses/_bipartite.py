@@ -14,7 +14,7 @@ from torch import Tensor
 from fcco._checks import is_plain, reads_are_free, shape_of, whole_number
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
-from fcco._rules import SOAP, Rule
+from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_bipartite import average_precision_inner, p_norm_push_inner

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fcco._checks import as_index, has_repeats, reads_are_free
 from fcco._coupled import CoupledLoss
-from fcco._rules import BSGD
+from fcco.core.rules import BSGD
 from fcco.losses._array_outer import ArrayOuter
 from fcco.losses._array_step import LeftToTheEngine as LeftToTheEngine
 from fcco.losses._array_step import can_track, check_size, count_step, track

@@ -11,8 +11,8 @@ from fcco._checks import as_index, is_empty
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._repeats import find_repeats
-from fcco._rules import BSGD, Rule
-from fcco._space import PLAIN
+from fcco.core.rules import BSGD, Rule
+from fcco.core.spaces import PLAIN
 from fcco.functional._checks import check_choice, check_number
 from fcco.functional._contrastive_variants import on_sphere
 from fcco.functional._inner_similarity import contrast

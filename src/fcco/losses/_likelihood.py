@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fcco._checks import whole_number
-from fcco._rules import BSGD, Rule
+from fcco.core.rules import BSGD, Rule
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_likelihood import in_batch_softmax_inner, latent_variable_inner, softmax_inner
 from fcco.losses._array_outer import Logarithm

@@ -16,7 +16,7 @@ from fcco._checks import as_index, check_rows, shape_of
 from fcco._memory import Memory, as_memory
 from fcco._outer import Outer
 from fcco._pool import Estimate, Pool
-from fcco._rules import BSGD, SOAP, Rule
+from fcco.core.rules import BSGD, SOAP, Rule
 from fcco.functional._checks import as_groups, check_choice, check_count, check_number, check_relevance
 from fcco.functional._inner_listwise import (
     ListOwnTerm,

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fcco._pool import Pool
-from fcco._rules import SOAP, Rule
+from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._meta import Data, TaskLoss, adapt, check_tasks, parameter_count, task_losses
 from fcco.losses._base import Loss

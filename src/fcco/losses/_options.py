@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 from torch import nn
 
 from fcco._memory import Memory
-from fcco._rules import Rule
+from fcco.core.rules import Rule
 from fcco.functional._inner import OwnTerm
 from fcco.functional._inner_listwise import ListOwnTerm
 from fcco.functional._meta import TaskLoss

@@ -12,7 +12,7 @@ from torch import Tensor
 from fcco._checks import whole_number
 from fcco._memory import Memory, as_memory
 from fcco._pool import Estimate, Pool
-from fcco._rules import SOAP, Rule
+from fcco.core.rules import SOAP, Rule
 from fcco.functional._auc import check_fpr
 from fcco.functional._checks import check_number
 from fcco.functional._inner_auc import cvar_partial_auc_inner

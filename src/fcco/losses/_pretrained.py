@@ -16,7 +16,7 @@ from fcco._checks import as_rows, check_one_each, missing_index, whole_number
 from fcco._eager import eager
 from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._pool import Pool
-from fcco._rules import SOAP, Rule
+from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_number
 from fcco.functional._inner import OwnTerm
 from fcco.functional._surrogates import SurrogateLike

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco._rules import BSGD, SOAP, Rule
+from fcco.core.rules import BSGD, SOAP, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_number, refuse_where

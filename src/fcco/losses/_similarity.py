@@ -12,7 +12,7 @@ from torch import Tensor, is_grad_enabled, nn
 from fcco._checks import missing_index, reads_are_free
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
-from fcco._rules import BSGD, SOAP, Rule
+from fcco.core.rules import BSGD, SOAP, Rule
 from fcco.functional._checks import check_choice
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_similarity import contrastive_inner, directions, nca_inner

@@ -11,7 +11,7 @@ from torch import Tensor
 from fcco._checks import whole_number
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
-from fcco._rules import SOAP, Rule
+from fcco.core.rules import SOAP, Rule
 from fcco.functional._inner import OwnTerm, check_own_term
 from fcco.functional._inner_survival import cox_inner
 from fcco.losses._array_memory import can_remember

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fcco._coupled import CoupledLoss
 from fcco._pool import Estimate, Pool
-from fcco._rules import SOAP, Rule
+from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._inner_bipartite import partial_auc_inner
 from fcco.functional._surrogates import SurrogateLike, resolve_surrogate

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fcco._outer import Shares
-from fcco._space import Rate
+from fcco.core.spaces import Rate
 from fcco._table import InnerTable
 from fcco.placement._messages import (
     Group,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fcco import theory
 from fcco._checks import whole_number
-from fcco._rules import METHODS, SOX, Gamma, Method, Rule
+from fcco.core.rules import METHODS, SOX, Gamma, Method, Rule
 from fcco.optim import Projection
 from fcco.projections import Regulariser
 from fcco.solvers._chosen import (

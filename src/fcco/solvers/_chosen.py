@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fcco import theory
-from fcco._rules import Gamma
+from fcco.core.rules import Gamma
 from fcco.optim import Projection
 from fcco.projections import Regulariser
 from fcco.solvers._problem import Problem

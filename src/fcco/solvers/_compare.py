@@ -12,7 +12,7 @@ import torch
 
 from fcco._checks import NotFiniteError, whole_number
 from fcco._extras import import_extra, progress_bar
-from fcco._rules import BSGD, METHODS, Gamma, Rule
+from fcco.core.rules import BSGD, METHODS, Gamma, Rule
 from fcco.solvers._problem import Problem
 from fcco.solvers._settings import StepSize
 from fcco.solvers._solution import Solution

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
-from fcco._rules import Gamma
+from fcco.core.rules import Gamma
 from fcco.theory import Parameters
 from fcco.theory._checks import non_negative, positive, real_number
 

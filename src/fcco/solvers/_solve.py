@@ -12,7 +12,7 @@ import torch
 
 from fcco._checks import whole_number
 from fcco._extras import progress_bar
-from fcco._rules import Gamma, Rule
+from fcco.core.rules import Gamma, Rule
 from fcco.optim import Projection
 from fcco.projections import Regulariser
 from fcco.solvers._algorithm import make_algorithm

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fcco._checks import NotFiniteError, check_finite, check_inner, raise_if_not_finite, shape_of
 from fcco._coupled import CoupledLoss
-from fcco._rules import is_per_row
+from fcco.core.rules import is_per_row
 from fcco.distributed import configure
 from fcco.optim import MovingAverageSGD
 from fcco.solvers._algorithm import Algorithm

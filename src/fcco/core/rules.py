@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import check_rate
-from fcco._space import PLAIN, Rate, Space
+from fcco.core.spaces import PLAIN, Rate, Space
 
 _TINY = torch.finfo(torch.float32).tiny
 

@@ -1,0 +1,265 @@
+"""Sums over the candidates of each anchor, with their derivatives: the only ones, with sorting.py, written by hand.
+
+A sum is taken for each *relation* that a candidate can have to an anchor, such as positive and negative; it is the bare
+sum over those that are there, [S, m]. Every kernel returns its value and ``backward(grad, side, scale)``, like the second
+result of ``torch.func.vjp``: the gradients in the anchors and in the candidates, or in one side alone. ``scale``, [R] or
+[S, R], multiplies what a candidate gets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from fcco.core.arrays import Array, can_read, cast, counted, namespace, ones, row_sums, taken, wide
+from fcco.core.sorting import MOST_CELLS, WIDEST, Sorted, hinge_sums, in_groups, ordered_log_sums, ramp_sums
+from fcco.core.surrogates import HALF_WIDTH, Surrogate
+
+MANY = 40_000
+"""Pairs from which on sorting scores takes less time than comparing all."""
+
+Side = Literal["anchors", "candidates", "both"]
+Backward = Callable[..., Any]
+
+
+class Same(NamedTuple):
+    """The pairs of an anchor and a candidate that are one example: they are in no sum."""
+
+    anchors: Array
+    """[p], which anchor; or where places cannot be known, the rows of the anchors, [m]."""
+    candidates: Array
+    """[p], which candidate; or the rows of the candidates, [R]."""
+    is_sparse: bool = True
+    """Whether these are places rather than rows."""
+
+    def without(self, pairs: Array, fill: float = 0.0) -> Array:
+        """Return pairs, [m, R], of which those of an example with itself are ``fill``; ``pairs`` may change."""
+        if not self.is_sparse:
+            return namespace(pairs).where(self.anchors[:, None] == self.candidates, fill, pairs)
+        pairs[self.anchors, self.candidates] = fill
+        return pairs
+
+    def count(self, weight: Array, size: int, *, of_candidates: bool = False) -> Array:
+        """Return how often each anchor is among the candidates, [m], or each candidate among the anchors, [R]."""
+        if not self.is_sparse:
+            alike = (self.anchors[:, None] == self.candidates) * (weight[:, None] if of_candidates else weight)
+            return alike.sum(0 if of_candidates else 1)
+        one, other = (self.candidates, self.anchors) if of_candidates else (self.anchors, self.candidates)
+        return counted(one, size, taken(weight, other))
+
+
+class Pairs(NamedTuple):
+    """Which candidates an anchor is compared with, and as what."""
+
+    relations: tuple[Array | None, ...]
+    """For each relation, which candidates are in it: [R] or [m, R] of bool; None: all."""
+    weight: Array | None = None
+    """[R], how often a candidate counts: 0 for an empty place; None: once."""
+    same: Same | None = None
+    group: tuple[Array, Array] | None = None
+    """Of the anchors, [m], and of the candidates, [R]: integers from 0 on; those of other groups are in no relation."""
+
+    def columns(self, like: Array, *, dense: bool = False) -> list[Array]:
+        """Return the weights of the candidates in each relation, [R] or [m, R]."""
+        weight = ones(like) if self.weight is None else self.weight
+        columns = [weight if mask is None else weight * mask for mask in self.relations]
+        if self.group is None or not dense:
+            return columns
+        alike = self.group[0][:, None] == self.group[1]
+        return [column * alike for column in columns]
+
+    def can_sort(self, like: Array) -> bool:
+        """Return whether sums can be taken by sorting."""
+        is_known = self.same is None or self.same.is_sparse
+        return is_known and can_read(like) and all(mask is None or mask.ndim == 1 for mask in self.relations)
+
+
+def score_sums(
+    anchors: Array, candidates: Array, surrogate: Surrogate, pairs: Pairs, tau: float | Array = 1.0
+) -> tuple[Array, Backward]:
+    """Return the sums of surrogate((h_j - h_i) / tau); their logarithms for ``exp``."""
+    if surrogate.log:
+        return score_log_sums(anchors, candidates, pairs, tau)
+    if len(anchors) * len(candidates) > MANY and pairs.can_sort(anchors) and surrogate.name in _SORTED:
+        return _sorted_sums(anchors, candidates, surrogate, pairs, tau)
+    value, slope = surrogate(differences(anchors, candidates, tau))
+    if pairs.same is not None:
+        value, slope = pairs.same.without(value), pairs.same.without(slope)
+    columns = pairs.columns(candidates, dense=True)
+    if all(c.ndim == 1 for c in columns):  # two products of matrices, and no further matrix of pairs
+        c = namespace(candidates).stack(columns)
+
+        def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
+            grad = grad / tau
+            to_anchors = None if side == "candidates" else -((c @ slope.T) * grad).sum(0)
+            to_candidates = None if side == "anchors" else ((grad @ slope) * scaled(c, scale)).sum(0)
+            return (to_anchors,), (to_candidates,)
+
+        return c @ value.T, backward
+
+    def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
+        return to_scores(slope * spread(grad / tau, columns, scale), side)
+
+    return namespace(candidates).stack([(value * c).sum(1) for c in columns]), backward
+
+
+_SORTED = ("ramp", "hinge", "squared_hinge")
+
+
+def _sorted_sums(
+    anchors: Array, candidates: Array, surrogate: Surrogate, pairs: Pairs, tau: float | Array
+) -> tuple[Array, Backward]:
+    group, same, scores = pairs.group, pairs.same, (anchors, candidates)
+    weight = namespace(candidates).stack(pairs.columns(candidates))
+    if not is_one(tau):
+        scores = wide(anchors) / tau, wide(candidates) / tau
+    sums: Callable[..., Sorted] = ramp_sums if surrogate.name == "ramp" else partial(hinge_sums, surrogate=surrogate)
+    if group is None:
+        made = sums(*scores, weight, same)
+    elif surrogate.name == "ramp" and _cells_of(scores[1], group[1]) < MOST_CELLS:
+        made = ramp_sums(*scores, weight, same, group)
+    else:
+        made = in_groups(sums, scores[:1], scores[1:], weight, same, group)
+    return _finish(made, anchors, tau)
+
+
+def _cells_of(scores: Array, group: Array) -> float:
+    return float((scores.max() - scores.min()) / HALF_WIDTH + 2) * float(group.max() + 1)
+
+
+def _finish(made: Sorted, like: Array, tau: float | Array = 1.0) -> tuple[Array, Backward]:
+    """Return sorted sums as a kernel does."""
+
+    def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
+        grad = grad / tau
+        to_anchors = None if side == "candidates" else cast(-(made.slope * grad).sum(0), like)
+        to_candidates = None if side == "anchors" else cast(scaled(made.by_candidates(grad), scale).sum(0), like)
+        return (to_anchors,), (to_candidates,)
+
+    return cast(made.value, like), backward
+
+
+def log_sums_from(
+    anchors: Array, candidates: Array, keys: Array, candidate_keys: Array, pairs: Pairs
+) -> tuple[Array, Backward]:
+    """Return the logarithms of the sums of e^(h_j - h_i) over the candidates whose key is at or above the anchor's."""
+    if pairs.can_sort(anchors) and len(candidates) and (peak := candidates.max()) - candidates.min() < WIDEST:
+        weight = namespace(candidates).stack(pairs.columns(candidates))
+        scores, keyed = (anchors - peak, candidates - peak), (keys, candidate_keys)
+        if pairs.group is None:
+            return _finish(ordered_log_sums(*scores, *keyed, weight, pairs.same), anchors)
+        made = in_groups(_ordered, (scores[0], keys), (scores[1], candidate_keys), weight, pairs.same, pairs.group)
+        return _finish(made, anchors)
+    above = candidate_keys >= keys[:, None]
+    relations = tuple(above if mask is None else above & mask for mask in pairs.relations)
+    return score_log_sums(anchors, candidates, pairs._replace(relations=relations))
+
+
+def _ordered(a: Array, keys: Array, c: Array, candidate_keys: Array, weight: Array, same: Any) -> Sorted:
+    return ordered_log_sums(a, c, keys, candidate_keys, weight, same)
+
+
+def score_log_sums(anchors: Array, candidates: Array, pairs: Pairs, tau: float | Array = 1.0) -> tuple[Array, Backward]:
+    """Return the logarithms of the sums of exp((h_j - h_i) / tau)."""
+    logs, back = log_sums(differences(anchors, candidates, tau), pairs)
+
+    def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
+        return to_scores(back(grad / tau, scale), side)
+
+    return logs, backward
+
+
+def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
+    """Return the logarithms of the sums of e^t, [S, m]; -inf, without a gradient, if empty. ``t`` is overwritten.
+
+    The gradient is that in t, [m, R]. The sums share a matrix of exponentials, unless one of them would vanish in it.
+    """
+    xp, many = namespace(t), len(pairs.relations) > 1
+    masks = pairs._replace(weight=None).columns(t[0], dense=True) if pairs.group is not None else pairs.relations
+    if pairs.weight is not None:
+        t += xp.log(pairs.weight)
+    if pairs.same is not None:
+        t = pairs.same.without(t, -math.inf)
+    room = 0.35 * math.log(xp.finfo(t.dtype).max) if many else 0.0  # below the largest number; it costs digits
+    e, peak = _exponentials(t, room)
+    parts = [(e, peak, mask) for mask in masks]
+    totals = [_total(e, mask) for mask in masks]
+    if many and not (can_read(t) and all(_is_exact(total, t, mask) for total, mask in zip(totals, masks, strict=True))):
+        parts = [(*_exponentials(t if mask is None else xp.where(mask > 0, t, -math.inf)), None) for mask in masks]
+        totals = [_total(part[0], None) for part in parts]
+
+    def backward(grad: Array, scale: Array | None = None) -> Array:
+        per = [row / xp.where(total > 0, total, 1.0) for row, total in zip(grad, totals, strict=True)]
+        by_pair: Any = 0.0
+        for k, (row, (e, _, mask)) in enumerate(zip(per, parts, strict=True)):
+            part = row[:, None] * (e if mask is None else e * mask)
+            by_pair = by_pair + (part if scale is None else part * scale[min(k, len(scale) - 1)])
+        return by_pair
+
+    return xp.stack([xp.log(total) + peak for total, (_, peak, _) in zip(totals, parts, strict=True)]), backward
+
+
+def _exponentials(t: Array, room: float = 0.0) -> tuple[Array, Array]:
+    """Return e^(t - peak), of which the largest is e^room, and the peak of each row."""
+    xp = namespace(t)
+    peak = xp.amax(t, 1) if t.shape[1] else 0.0 * t.sum(1)
+    peak = xp.where(peak > -math.inf, peak, 0.0) - room
+    return xp.exp(t - peak[:, None]), peak
+
+
+def _total(e: Array, mask: Array | None) -> Array:
+    return row_sums(e if mask is None else e * mask) if len(e) else e.sum(1)
+
+
+def _is_exact(total: Array, t: Array, mask: Array | None) -> bool:
+    """Return whether no terms of a sum are too small for the type of number."""
+    kind = namespace(t).finfo(t.dtype)
+    faint = total < kind.tiny / kind.eps
+    return mask is None or not faint.any() or not ((mask > 0) & faint[:, None] & (t > -math.inf)).any()
+
+
+def differences(anchors: Array, candidates: Array, tau: float | Array = 1.0) -> Array:
+    """Return (h_j - h_i) / tau, [m, R]. Scores are not divided themselves, which could cost digits."""
+    t = candidates - anchors[:, None]
+    return t if is_one(tau) else t / tau
+
+
+def is_one(tau: float | Array) -> bool:
+    """Return whether a temperature is known to be 1, without reading it from an array."""
+    return isinstance(tau, float) and tau == 1.0
+
+
+def minus_squared_distances(anchors: Array, candidates: Array) -> tuple[Array, Backward]:
+    """Return -|z_i - z_j|², [m, R]. A common offset is removed first, which would cost digits."""
+    centre = candidates.mean(0)
+    a, b = anchors - centre, candidates - centre
+    t = (2 * a) @ b.T
+    t -= row_sums(a * a)[:, None]
+    t -= row_sums(b * b)
+
+    def backward(grad: Array, side: Side = "both") -> Any:
+        to_anchors = None if side == "candidates" else 2 * (grad @ b - row_sums(grad)[:, None] * a)
+        to_candidates = None if side == "anchors" else 2 * (grad.T @ a - row_sums(grad.T)[:, None] * b)
+        return (to_anchors,), (to_candidates,)
+
+    return t, backward
+
+
+def scaled(values: Array, scale: Array | None) -> Array:
+    """Return what the candidates get, [S, R], times a scale, [1, R] or [S, R]."""
+    return values if scale is None else values * scale
+
+
+def spread(grad: Array, columns: list[Array], scale: Array | None) -> Array:
+    """Return what each pair gets, [m, R], given the gradient in each sum."""
+    by_pair: Any = 0.0
+    for k, (row, c) in enumerate(zip(grad, columns, strict=True)):
+        by_pair = by_pair + row[:, None] * (c if scale is None else c * scale[min(k, len(scale) - 1)])
+    return by_pair
+
+
+def to_scores(by_pair: Array, side: Side) -> Any:
+    """Return the gradients in the anchors' and the candidates' scores, given those in their differences."""
+    return (None if side == "candidates" else -by_pair.sum(1),), (None if side == "anchors" else by_pair.sum(0),)

@@ -1,0 +1,216 @@
+"""What an objective is: who is an anchor, in what relation a candidate is to it, the sums over candidates, and f."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+
+from fcco.core.arrays import Array, namespace, ones
+from fcco.core.kernels import Backward, Pairs, Same, Side
+from fcco.core.outers import Outer
+from fcco.core.spaces import LOG, PLAIN
+from fcco.core.weights import Pool, SelfTerm, Weights, weigh
+
+
+class Objective:
+    """F = the mean over the anchors i of f(g_i), where g_i is a sum over candidates.
+
+    A batch, the memory, other processes and the whole data set differ in what they pass as candidates, and in nothing
+    else. A call takes ``Columns``, a named tuple of which the first ``outputs`` have a gradient.
+
+    An objective of one kernel gives ``sums``, and works on NumPy's arrays and torch's. Any other gives ``estimate``, in
+    torch, which autograd differentiates.
+    """
+
+    Columns: ClassVar[type[Any]]
+    outer: Outer
+    outputs = 1
+    dim = 1
+    """How many values g has; if several, one for each relation."""
+    log = False
+    """Whether inner values are logarithms."""
+    arrays = False
+    """Whether it works on NumPy's arrays too."""
+    kinds = 1
+    """How many kinds of examples there are, between which relations tell."""
+    strata = 1
+    """How many strata there are, of which a sampler may draw more or less than there are."""
+    rings = 1
+    """How many parts a memory has, each with the newest outputs of its own."""
+    relations = 1
+    self_relation: int | None = None
+    """In which relation an anchor is to itself, if to any."""
+    self_term: SelfTerm = None
+    self_value = 1.0
+    fills = False
+    """Whether the others stand for a relation of which nobody is there; otherwise nothing is known without it."""
+    refreshes = True
+    """Whether fresh candidates refresh what is remembered of g, which adds noise where f is a power."""
+    sizes: Array | None = None
+    """[kinds], how many examples of each kind the population has; None: as the pool has them."""
+    stratum_sizes: Array | None = None
+    """[strata], how many examples the population has; None: as the pool has them."""
+    stratum_parts: Array | None = None
+    """[strata], the part of the population's shares that each has; None: its part in the batches."""
+    anchor_sizes: Array | None = None
+    """[kinds], how many anchors the population has of each kind; None: as the pool has them."""
+    total: float | None = None
+    """What the shares of the population are divided by, if ``anchor_sizes`` is known."""
+
+    def is_anchor(self, x: Any) -> Array:
+        """Return which examples have a term f(g_i), [B] of bool."""
+        return ones(x[0]) > 0
+
+    def kind(self, x: Any) -> Array:
+        """Return the kind of each example, [B] of int, in 0 ... kinds - 1."""
+        return self.is_anchor(x) * (self.kinds - 1)
+
+    def stratum(self, x: Any) -> Array:
+        """Return the stratum of each example, [B] of int."""
+        return self.kind(x)
+
+    def ring(self, x: Any) -> Array:
+        """Return the part of a memory that each example belongs to, [B] of int."""
+        return self.stratum(x)
+
+    def group(self, x: Any) -> Array | None:
+        """Return the group within which examples are compared, [B] of int; None: there is one."""
+        return None
+
+    def relation(self, anchors: Any, candidates: Any) -> tuple[Array | None, ...]:
+        """Return for each relation which candidates are in it, [R] or [m, R] of bool; None: all."""
+        return (None,)
+
+    def by_relation(self, x: Any, counts: Array) -> Array:
+        """Return how many of the counts, [kinds], are in each relation with examples as anchors, [S, 1] or [S, m]."""
+        return counts[:, None]
+
+    def by_anchors(self, x: Any, counts: Array) -> Array:
+        """Return how many anchors, of which there are counts, are in each relation with examples as candidates."""
+        return counts.sum()[None, None]
+
+    def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
+        """Return the bare sums over the candidates in each relation, [S, m], and their ``backward``: a kernel does."""
+        raise NotImplementedError
+
+    def shares(self, x: Any, known: Array) -> tuple[Array, Array]:
+        """Return how much f of each anchor counts, and what adds up to what the sum is divided by."""
+        share = known * ones(x[0])
+        return share, share
+
+    @property
+    def unknown(self) -> float:
+        """What stands for an inner value without a term: g = 1, where f has a derivative."""
+        return 0.0 if self.log else 1.0
+
+    def pairs(self, anchors: Any, candidates: Any, weight: Array | None, same: Same | None) -> Pairs:
+        """Return which candidates an anchor is compared with."""
+        group = self.group(anchors), self.group(candidates)
+        same = None if self.self_relation is None else same
+        return Pairs(self.relation(anchors, candidates), weight, same, None if group[0] is None else group)
+
+    def weigh(self, x: Any, pool: Pool, copies: Array | float) -> Weights:
+        """Return what each candidate of a pool stands for."""
+        there = self.by_relation(x, pool.there)
+        sizes = there if self.sizes is None else self.by_relation(x, self.sizes)
+        return weigh(sizes, there, copies, self.self_relation, self.self_term, self.fills)
+
+    def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
+        """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides."""
+        bare, back = self.sums(anchors, candidates, pairs)
+        inner, of_bare = self.weighted(bare, w)
+
+        def backward(grad: Array, side: Side = "both") -> Any:
+            return back(of_bare * (grad.T if self.dim > 1 else grad), side)
+
+        return inner, backward
+
+    def weighted(self, bare: Array, w: Weights) -> tuple[Array, Array]:
+        """Return g, given the bare sums, and its derivative in them, [S, 1] or [S, m]."""
+        if not self.log:
+            parts = bare * w.each
+            if w.own is not None:
+                parts[self.self_relation] += w.own * self.self_value
+            return parts.T if self.dim > 1 else parts.sum(0), w.each
+        xp = namespace(bare)
+        parts = bare + xp.log(w.each)
+        logs = parts
+        if w.own is not None:
+            own = math.log(w.own) if isinstance(w.own, float) else xp.log(w.own)
+            of_self = xp.logaddexp(parts[self.self_relation], own + xp.zeros_like(parts[0]))
+            parts = xp.stack([of_self if k == self.self_relation else part for k, part in enumerate(parts)])
+        if self.dim > 1 or len(parts) == 1:
+            total = parts if self.dim > 1 else parts[0]
+        else:
+            peak = xp.amax(parts, 0)
+            peak = xp.where(peak > -math.inf, peak, 0.0)
+            total = xp.log(xp.exp(parts - peak).sum(0)) + peak
+        of_bare = xp.where(bare > -math.inf, xp.exp(logs - total), 0.0)
+        return total.T if self.dim > 1 else total, of_bare
+
+    def against(self, anchors: Any, candidates: Any, pairs: Pairs, first: int) -> tuple[Any, Any]:
+        """Compare the anchors of a pool, of which the remembered ones come ``first`` from there on, with fresh candidates.
+
+        Returns the inner values of these as a function of their weights, and what the candidates get, as one of the
+        slopes of f, the rows that it is differentiated at, and the scale of each candidate.
+        """
+        bare, back = self.sums(anchors, candidates, pairs)
+
+        def gradient(slope: Array, at: Array, scale: Array) -> Any:
+            grad = slope.T if self.dim > 1 else slope + 0 * bare
+            if self.log:
+                xp, rows = namespace(bare), at.T if self.dim > 1 else at
+                grad = xp.where(bare > -math.inf, grad * xp.exp(bare - rows), 0.0)
+            return back(grad, "candidates", scale)[1]
+
+        return lambda w: self.weighted(bare[:, first:], w)[0], gradient
+
+    def floor(self, anchors: Any, candidates: Any, inner: Array, at: Array) -> Array:
+        """Return the rows of remembered anchors that f is differentiated at, where a fresh estimate is far above them."""
+        return at
+
+
+class FromEstimate(Objective):
+    """An objective whose inner values autograd differentiates."""
+
+    def estimate(self, anchors: Any, candidates: Any, weights: Array, own: Array | None) -> Array:
+        """Return g, [m] or [m, dim], in torch.
+
+        ``weights``, [m, R] or [S, m, R] for several relations, are how many of the population each candidate stands for:
+        0 for those that do not count, such as the anchor itself. ``own``, [m], is the weight of the self term.
+        """
+        raise NotImplementedError
+
+    def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
+        """Return g and its ``backward``, by autograd."""
+        k, m = self.outputs, len(anchors[0])
+        columns = [column.expand(m, -1) for column in pairs.columns(ones(candidates[0]), dense=True)]
+        if pairs.same is not None:
+            columns = [pairs.same.without(column.clone()) for column in columns]
+        weights = torch.stack(columns) * w.each[:, :, None]
+        own = None if w.own is None else w.own * ones(anchors[0])
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in (*anchors[:k], *candidates[:k])]
+            one, two = type(anchors)(*leaves[:k], *anchors[k:]), type(candidates)(*leaves[k:], *candidates[k:])
+            inner = self.estimate(one, two, weights[0] if self.relations == 1 else weights, own)
+
+        def backward(grad: Array, side: Side = "both") -> Any:
+            made = torch.autograd.grad(inner, leaves, grad, allow_unused=True, materialize_grads=True)
+            return made[:k], made[k:]
+
+        return inner.detach(), backward
+
+    def against(self, anchors: Any, candidates: Any, pairs: Pairs, first: int) -> tuple[Any, Any]:
+        """Return the inner values of remembered anchors as a function of their weights, and what the candidates get."""
+        old = type(anchors)(*(x[first:] for x in anchors))
+        of_old = self.pairs(old, candidates, pairs.weight, None)
+
+        def gradient(slope: Array, at: Array, scale: Array) -> Any:
+            space = LOG if self.log else PLAIN
+            one = Weights(ones(scale[:, :1]), None, ones(scale) > 0)
+            inner, back = self.inner(anchors, candidates, pairs._replace(weight=pairs.weight * scale[0]), one)
+            return back(space.slope(slope, inner, at))[1]
+
+        return lambda w: self.inner(old, candidates, of_old, w)[0], gradient

@@ -1,0 +1,225 @@
+"""The sums of kernels.py by sorting, in O((m + R) log R) and double precision, where there are many pairs.
+
+The weights of candidates are [S, R], for S sums, and the same for all anchors. ``same`` lists the pairs of an anchor
+and a candidate that are left out. Groups, of the anchors and of the candidates, are compared within themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fcco.core.arrays import Array, counted, namespace, order_of, places_of, taken, wide
+from fcco.core.surrogates import HALF_WIDTH, Surrogate
+
+WIDEST = 500.0
+"""A range of log-hazards, beyond which exponentials in double precision lose the smallest."""
+
+MOST_CELLS = 2.0**30
+"""How many cells of the ramp all groups may have together, if they are to lie behind each other in one line."""
+
+
+class Sorted(NamedTuple):
+    """Sums, and half of their derivatives."""
+
+    value: Array
+    """[S, m]."""
+    slope: Array
+    """[S, m], minus the derivative of a sum in the anchor's score."""
+    by_candidates: Callable[[Array], Array]
+    """From the gradient in the sums, [S, m], to that in the candidates' scores, [S, R], one for each sum."""
+
+
+def ramp_sums(
+    anchors: Array, candidates: Array, weight: Array, same: Any, group: tuple[Array, Array] | None = None
+) -> Sorted:
+    """Return the sums of the ramp.
+
+    Scores are held as depths below 0, and a depth as a cell, which is as wide as half a ramp, and a place in it. An
+    anchor meets the candidates of four parts of cells along a parabola each, and all above them in full. Moments of
+    parts are about the edge of their cell, so that neither the offset nor the spread of scores costs digits.
+    """
+    xp, width, a, d, c = namespace(candidates), HALF_WIDTH, -wide(anchors), -wide(candidates), wide(weight)
+    (home, place), (cell, local) = _cells(a), _cells(d)
+    if group is None:  # far from 0, where neighbouring numbers are further apart, an anchor meets its equals only
+        reach = width * (abs(a) < width / xp.finfo(a.dtype).eps)
+        key, first, edges = d, None, xp.stack([a - reach, home * width, a, (home + 1) * width, a + reach])
+    else:  # the cells of a group lie behind those of the last; what is lost of a place moves no candidate by a cell
+        start, part = cell.min(), (1 - 2.0**-20) / width
+        cells = cell.max() - start + 1
+        key = cell - start + local.clip(0, width * (1 - 2.0**-50)) * part + group[1] * cells
+        at, behind = (home - start).clip(-2, cells + 1), group[0] * cells
+        edges = xp.stack([at - 1 + place * part, at, at + place * part, at + 1, at + 1 + place * part])
+        edges, first = edges.clip(0, cells) + behind, behind
+    order = order_of(key)
+    key, c, local = taken(key, order), taken(c, order, 1), taken(local, order)
+    ends = xp.searchsorted(key, edges.reshape(-1)).reshape(edges.shape)
+    here = xp.searchsorted(key, edges[2], side="right")
+    if first is not None:
+        here, first = xp.minimum(here, xp.searchsorted(key, first + cells)), xp.searchsorted(key, first)
+    ahead, behind = xp.minimum(ends[1], here), xp.maximum(ends[3], here)
+    ends = xp.stack([xp.minimum(ends[0], ahead), ahead, here, behind, xp.maximum(ends[4], behind)])
+    moments = xp.stack([c, c * local, c * (local * local)])
+    moments = xp.concatenate([0 * moments[..., :1], moments.cumsum(2)], 2)
+    upto = taken(moments, ends.reshape(-1), 2).reshape(3, len(c), *ends.shape)
+    mass, one, two = upto[:, :, 1:] - upto[:, :, :-1]
+    above = upto[0, :, 2] if first is None else upto[0, :, 2] - taken(moments[0], first, 1)
+    offset = xp.stack([place, place - width, place + width, place])
+    value = above - _signed((offset * mass - 2 * one) * offset + two) / (2 * width * width)
+    slope = -_signed(offset * mass - one) / (width * width)
+
+    def by_candidates(grad: Array) -> Array:
+        """What the candidates of a part get is linear in their place: add it where a part begins, take it at its end."""
+        grad = wide(grad)[:, None] / (width * width)
+        lines = xp.stack([grad * offset, grad + 0 * offset])
+        lines[:, :, :2] *= -1
+        flat = lines.reshape(2 * len(c), -1)
+        size = len(local) + 1
+        passing = counted(ends[:-1].reshape(-1), size, flat) - counted(ends[1:].reshape(-1), size, flat)
+        level, tilt = passing.cumsum(1)[:, :-1].reshape(2, *c.shape)
+        return _scattered(c * (level - tilt * local), order)
+
+    return _without(same, Sorted(value, slope, by_candidates), Surrogate("ramp"), a, d, wide(weight), -1.0)
+
+
+def _cells(depth: Array) -> tuple[Array, Array]:
+    """Return the cell of each depth, and the place in it."""
+    cell = namespace(depth).floor(depth / HALF_WIDTH)
+    cell = cell - 1.0 * (cell * HALF_WIDTH > depth)  # a tiny negative depth, whose quotient is 0
+    return cell, depth - cell * HALF_WIDTH
+
+
+def _signed(parts: Array) -> Array:
+    """Return the parts above an anchor, less those below it."""
+    return parts[:, 0] + parts[:, 1] - parts[:, 2] - parts[:, 3]
+
+
+def hinge_sums(anchors: Array, candidates: Array, weight: Array, same: Any, surrogate: Surrogate) -> Sorted:
+    """Return the sums of a hinge, or of its square, in one sweep down over anchors and candidates.
+
+    The sum of hinges is the integral of the count of those above, and that of squares twice the integral of hinges.
+    All summands have one sign, whereas moments would subtract large numbers from each other.
+    """
+    xp, m, power = namespace(candidates), len(anchors), 2 if surrogate.name == "squared_hinge" else 1
+    a, c = wide(anchors), wide(weight)
+    lowered = a - surrogate.margin
+    step = lowered - a
+    lost = (a - (lowered - step)) - (surrogate.margin + step)  # the rounding error of this difference
+    lost = lost * (abs(lost) > surrogate.margin * 2.0**-20)  # a candidate at the kink stays there
+    level = xp.concatenate([lowered, wide(candidates)])
+    rest = xp.concatenate([lost, 0 * wide(candidates)])
+    by_rest = order_of(-rest)
+    order = taken(by_rest, order_of(-taken(level, by_rest)))
+    level, rest = taken(level, order), taken(rest, order)
+    gap = xp.concatenate([0 * level[:1], (level[:-1] - level[1:]) + (rest[:-1] - rest[1:])])
+    sums = [taken(xp.concatenate([xp.zeros_like(c[:, :1]) + 0 * a, c], 1), order, 1).cumsum(1)]
+    before = _shifted(sums[0])
+    sums.append((gap * before).cumsum(1))
+    if power == 2:
+        sums.append((gap * (2 * _shifted(sums[1]) + gap * before)).cumsum(1))
+    of_anchors = [_scattered(part, order)[:, :m] for part in sums]
+
+    def by_candidates(grad: Array) -> Array:
+        padded = xp.concatenate([wide(grad), 0 * c], 1)
+        below = xp.flip(xp.flip(taken(padded, order, 1), (1,)).cumsum(1), (1,))  # of the anchors from here on down
+        if power == 2:
+            part = xp.flip(xp.flip(_shifted(gap * below, back=True), (1,)).cumsum(1), (1,))
+            below = 2 * part
+        return c * _scattered(below, order)[:, m:]
+
+    sums = Sorted(of_anchors[power], power * of_anchors[power - 1], by_candidates)
+    return _without(same, sums, surrogate, a, wide(candidates), c)
+
+
+def _shifted(sums: Array, back: bool = False) -> Array:
+    xp = namespace(sums)
+    return xp.concatenate([sums[:, 1:], 0 * sums[:, :1]] if back else [0 * sums[:, :1], sums[:, :-1]], 1)
+
+
+def _scattered(values: Array, order: Array) -> Array:
+    result = 0 * values
+    result[:, order] = values
+    return result
+
+
+def _without(
+    same: Any, sums: Sorted, surrogate: Surrogate, anchors: Array, candidates: Array, weight: Array, sign: float = 1.0
+) -> Sorted:
+    """Return the sums without some pairs; scores may be given as depths."""
+    if same is None:
+        return sums
+    value, slope = surrogate(sign * (taken(candidates, same.candidates) - taken(anchors, same.anchors)))
+    own, m, size = taken(weight, same.candidates, 1), len(anchors), len(candidates)
+
+    def by_candidates(grad: Array) -> Array:
+        return sums.by_candidates(grad) - counted(
+            same.candidates, size, slope * own * taken(wide(grad), same.anchors, 1)
+        )
+
+    less = (counted(same.anchors, m, part * own) for part in (value, slope))
+    return Sorted(sums.value - next(less), sums.slope - next(less), by_candidates)
+
+
+def ordered_log_sums(
+    anchors: Array, candidates: Array, keys: Array, candidate_keys: Array, weight: Array, same: Any
+) -> Sorted:
+    """Return the logarithms of the sums of e^(h_j - h_i) over the candidates whose key is at or above the anchor's.
+
+    Log-hazards are relative to the largest. The slope is 1, and -inf stands for an empty sum.
+    """
+    xp = namespace(candidates)
+    e, mine, order = wide(weight) * xp.exp(wide(candidates)), xp.exp(wide(anchors)), order_of(candidate_keys)
+    first = xp.searchsorted(taken(candidate_keys, order), keys)
+    falling = xp.flip(order, (0,))
+    sums = taken(e, falling, 1).cumsum(1)
+    total = taken(xp.concatenate([0 * sums[:, :1], sums], 1), e.shape[1] - first, 1)
+    if same is not None:
+        counts = taken(candidate_keys, same.candidates) >= taken(keys, same.anchors)
+        own = taken(e, same.candidates, 1) * counts
+        total = (total - counted(same.anchors, len(mine), own)).clip(0, None)
+
+    def by_candidates(grad: Array) -> Array:
+        per = xp.where(total > 0, wide(grad) / xp.where(total > 0, total, 1.0), 0.0)
+        result = _scattered(taken(e, order, 1) * counted(first, e.shape[1] + 1, per)[:, :-1].cumsum(1), order)
+        if same is not None:
+            result = result - counted(same.candidates, e.shape[1], own * taken(per, same.anchors, 1))
+        return result
+
+    return Sorted(xp.log(total / mine), (total > 0) * mine / mine, by_candidates)
+
+
+def in_groups(
+    sums: Callable[..., Sorted],
+    of_anchors: tuple[Array, ...],
+    of_candidates: tuple[Array, ...],
+    weight: Array,
+    same: Any,
+    group: tuple[Array, Array],
+) -> Sorted:
+    """Return the sums of every group by itself, one after the other."""
+    value = 0 * wide(weight[:, :1]) + 0 * wide(of_anchors[0])
+    value, slope, parts = value - float("inf"), value, []
+    xp = namespace(value)
+    for number in sorted(set(group[0].tolist())):
+        some, others = places_of(group[0] == number), places_of(group[1] == number)
+        at = None if same is None else _within(same, some, others)
+        columns = *(taken(c, some) for c in of_anchors), *(taken(c, others) for c in of_candidates)
+        made = sums(*columns, taken(weight, others, 1), at)
+        value[:, some], slope[:, some] = made.value, made.slope
+        parts.append((some, others, made))
+
+    def by_candidates(grad: Array) -> Array:
+        result = 0 * wide(weight)
+        for some, others, made in parts:
+            result[:, others] = made.by_candidates(taken(grad, some, 1))
+        return result
+
+    return Sorted(value, slope, by_candidates)
+
+
+def _within(same: Any, some: Array, others: Array) -> Any:
+    """Return the pairs of some anchors, whose candidates are others, by their places among these."""
+    xp = namespace(some)
+    mine = places_of((some[xp.searchsorted(some, same.anchors).clip(None, len(some) - 1)]) == same.anchors)
+    anchors, candidates = taken(same.anchors, mine), taken(same.candidates, mine)
+    return same._replace(anchors=xp.searchsorted(some, anchors), candidates=xp.searchsorted(others, candidates))

@@ -1,0 +1,311 @@
+"""One step of any objective: a pure function of the batch, the rows of the table, and the memory.
+
+It writes nothing, so that an error at any point leaves all state as it was. A :class:`Step` is what is then written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from fcco.core.arrays import Array, added, column, counted, namespace, ones, slots_of, taken
+from fcco.core.kernels import Backward, Same, Side
+from fcco.core.objective import Objective
+from fcco.core.rules import Batch as Met
+from fcco.core.spaces import LOG, PLAIN, Rate, Space
+from fcco.core.weights import TINY, Pool, Weights, less, weigh_candidates, weigh_fresh
+
+
+class Rows(Protocol):
+    """What a step reads of the table."""
+
+    def read(self, rows: Array, first: Array) -> Array:
+        """Return what rows hold, and ``first`` where they are new."""
+        ...
+
+    def rate(self, rows: Array) -> Rate:
+        """Return gamma of this step, or of each row."""
+        ...
+
+    def coverage(self, distinct: Any) -> Rate:
+        """Return how many rows there are for each in the batch, of which so many are distinct."""
+        ...
+
+
+class Ranks:
+    """One process by itself. Those of several send messages here."""
+
+    def exchange(self, *parts: Array) -> tuple[tuple[Array, ...], slice]:
+        """Return the parts of all processes, joined, and where this process's are."""
+        return parts, slice(0, len(parts[0]))
+
+    def sum(self, values: Array) -> Array:
+        """Return the sum over all processes."""
+        return values
+
+
+ALONE = Ranks()
+
+
+class Batch(NamedTuple):
+    """The fresh examples of all processes."""
+
+    x: Any
+    """The columns of the objective, [B, ...]."""
+    rows: Array
+    """[B], their rows in the training set."""
+    pool: Pool
+    """These as candidates."""
+    same: Same | None
+    """Which pairs of an anchor of any process and a candidate are one example; None: pairs are not of the batch."""
+    anchors: Array | None
+    """Where this process's anchors are; None: everywhere, and some examples are none, in fixed shapes."""
+    every: Array | None
+    """Where the anchors of all processes are."""
+    mine: slice
+    """Which of these are this process's."""
+    repeats: bool
+    """Whether a row may appear twice."""
+    share: Array | None = None
+    """How much each f counts, if the caller says so."""
+    sample: Any = None
+    """What f is evaluated on, if it is the caller's."""
+
+
+class Remembered(NamedTuple):
+    """Recent outputs, in places of which some are empty."""
+
+    x: Any
+    rows: Array
+    pool: Pool
+    """These as candidates: a place does not count if it is empty or its row is in the batch."""
+    at: Array
+    """[P] or [P, dim], the running estimate of g (log g)."""
+    share: Array
+    """[P], how much f counts; 0 without a term, and for places that do not count."""
+    anchors: Array | None
+    """Where the anchors are; None: everywhere, and some places are none."""
+    mean: Array
+    """The running means: what the shares of a batch add up to in each stratum, and how many of its fresh candidates meet
+    an anchor, in each relation."""
+    rate: Array | float
+    """How much this batch counts in them."""
+    in_gradient: bool
+    """Whether what is here has a part in the gradient, and not only in the rows of the table."""
+
+
+class Estimate(NamedTuple):
+    """Inner values of anchors and their ``backward``; how much each f counts, and what adds up to the divisor."""
+
+    inner: Array
+    share: Array
+    count: Array
+    backward: Backward
+
+
+class Step(NamedTuple):
+    """What a step has worked out, of which nothing is written yet."""
+
+    value: Array
+    gradients: tuple[Array, ...]
+    """Of the outputs of all B examples."""
+    rows: Array
+    """Those of the anchors of all processes."""
+    new: Array
+    """What these rows become."""
+    share: Array
+    """0 for rows that are only padding."""
+    rate: Rate
+    before: Array
+    """What the rows held."""
+    kept: Array
+    """The inner values that the memory keeps of the batch."""
+    refreshed: Array | None
+    """The running estimates of remembered anchors; None: they have not changed."""
+    mean: Array | None
+    """The running means of the memory."""
+
+
+def take(x: Any, places: Array | None) -> Any:
+    """Return some of the examples; None: all."""
+    return x if places is None else type(x)(*(taken(c, places) for c in x))
+
+
+def at(values: Array, places: Array | None) -> Array:
+    """Return some of the values; None: all."""
+    return values if places is None else taken(values, places)
+
+
+def join(one: Any, other: Any) -> Any:
+    """Return the columns of both."""
+    xp = namespace(one[0])
+    return type(one)(*(xp.concatenate([a, b]) for a, b in zip(one, other, strict=True)))
+
+
+def estimate(objective: Objective, batch: Batch, memory: Remembered | None = None) -> Estimate:
+    """Estimate g of this process's anchors from the batch and what is remembered, whose places come last."""
+    xp, anchors, x, pool = namespace(batch.rows), take(batch.x, batch.anchors), batch.x, batch.pool
+    if memory is not None:
+        x = join(batch.x, memory.x)
+        pool = Pool(
+            *(xp.concatenate(pair) for pair in zip(pool[:2], memory.pool[:2], strict=True)),
+            pool.there + memory.pool.there,
+        )
+    same = batch.same
+    if same is not None and batch.mine != slice(0, len(batch.rows if batch.every is None else batch.every)):
+        own = (same.anchors >= batch.mine.start) & (same.anchors < batch.mine.stop)
+        same = Same(same.anchors[own] - batch.mine.start, same.candidates[own], same.is_sparse)
+    if same is not None and not same.is_sparse and memory is not None:
+        same = same._replace(candidates=xp.concatenate([same.candidates, memory.rows]))
+    copies = same.count(pool.weight, len(anchors[0])) if same is not None and batch.repeats else 1.0
+    w = objective.weigh(anchors, pool, copies)
+    inner, backward = objective.inner(anchors, x, objective.pairs(anchors, x, pool.weight, same), w)
+    if batch.share is not None:
+        return Estimate(inner, batch.share, batch.share, backward)
+    share, count = objective.shares(anchors, w.known)
+    if batch.anchors is None:
+        is_anchor = objective.is_anchor(anchors)
+        share, count = share * is_anchor, count * is_anchor
+    return Estimate(xp.where(column(share > 0, inner), inner, objective.unknown), share, count, backward)
+
+
+def take_step(
+    objective: Objective, rule: Any, table: Rows, batch: Batch, memory: Remembered | None = None, ranks: Ranks = ALONE
+) -> Step:
+    """Work out a step."""
+    xp, space = namespace(batch.rows), LOG if objective.log else PLAIN
+    two_sided = memory is not None and memory.in_gradient
+    pooled = estimate(objective, batch, memory)
+    made = pooled if memory is None or two_sided else estimate(objective, batch)
+    # Every process updates the rows of all of them, so that their tables stay the same.
+    (inner, share, count, kept), mine = ranks.exchange(made.inner, made.share, made.count, pooled.inner)
+    rows = at(batch.rows, batch.every)
+    met, distinct = kept, (share > 0).sum()
+    if batch.repeats:  # a row is updated once, by the mean of its estimates
+        slot, counts = slots_of(rows), (share > 0) * ones(met)
+        there = counted(slot, len(rows), counts)
+        met = xp.where(column(share > 0, met), taken(space.group_mean(met, slot, counts, there), slot), met)
+        distinct = (there > 0).sum()
+    before, rate = table.read(rows, met), table.rate(rows)
+    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(distinct), space))
+    total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
+    value = (objective.outer.value(new, rows, batch.sample) * share).sum() / (total + TINY)
+    slope = objective.outer.slope(where, rows, batch.sample)
+    sides: Side = "anchors" if two_sided else "both"
+    mean, meets, divisor = None, None, total
+    if memory is not None:
+        mean, meets = expected(objective, batch, memory, counted(stratum, objective.strata, count), share)
+    if two_sided:
+        divisor = mean[: objective.strata].sum()
+        if objective.stratum_parts is not None:
+            divisor = taken(mean[: objective.strata] / objective.stratum_parts.clip(TINY, None), stratum)
+    slopes = weighed(space.slope(slope, inner, where), share / (divisor + TINY))
+    to_anchors, by_candidates = made.backward(slopes[mine], sides)
+    refreshed = None
+    if two_sided:
+        fresh = Fresh(slope, where, share)
+        by_candidates, refreshed = against_fresh(objective, space, batch, memory, fresh, meets)
+        to_anchors = [added(0 * b, a, batch.anchors) for a, b in zip(to_anchors, by_candidates, strict=True)]
+        gradients = [ranks.sum(a) + b for a, b in zip(to_anchors, by_candidates, strict=True)]
+    else:
+        parts = zip(to_anchors, by_candidates, strict=True)
+        gradients = [ranks.sum(b if a is None else added(b, a, batch.anchors)) for a, b in parts]
+    return Step(value, tuple(gradients), rows, new, share, rate, before, kept, refreshed, mean)
+
+
+def weighed(slopes: Array, weight: Array) -> Array:
+    """Return slopes times a weight of each; 0 where that is."""
+    return namespace(slopes).where(column(weight > 0, slopes), slopes * column(weight, slopes), 0.0)
+
+
+class Meets(NamedTuple):
+    """What a fresh candidate meets: how many other anchors of the pool and of the population, in each relation."""
+
+    there: Array
+    """[S', R]."""
+    sizes: Array
+    """[S', R]."""
+    total: Array | float
+    """What the shares of all anchors are divided by."""
+    stands: Array
+    """[S', R], how many a fresh candidate that meets any stands for."""
+
+
+def expected(objective: Objective, batch: Batch, memory: Remembered, total: Array, share: Array) -> tuple[Array, Meets]:
+    """Return the running means with this step, and what each fresh candidate meets."""
+    xp, x, one = namespace(batch.rows), batch.x, batch.pool.weight
+    kind = xp.concatenate([batch.pool.kind, memory.pool.kind])
+    is_known = (share > 0) * ones(share)
+    is_known = is_known if batch.every is None else added(0 * one, is_known, batch.every)
+    anchors = xp.concatenate([is_known, (memory.share > 0) * memory.pool.weight])
+    there = objective.by_anchors(x, counted(kind, objective.kinds, anchors)) + 0 * one
+    known = objective.anchor_sizes is not None
+    sizes = objective.by_anchors(x, objective.anchor_sizes) + 0 * there if known else there
+    if objective.self_relation is not None:  # an anchor does not meet itself
+        own = batch.same.count((share > 0) * ones(share), len(one), of_candidates=True)
+        is_own = batch.same.count(ones(share), len(one), of_candidates=True) > 0
+        row = xp.arange(len(there), device=one.device)[:, None] == min(objective.self_relation, len(there) - 1)
+        sizes = sizes - row * (is_own if known else own)
+        there = there - row * own
+    stratum = objective.stratum(x)
+    met = counted(stratum, objective.strata, (there > 0) * one)
+    mean = memory.mean + memory.rate * (xp.concatenate([total, met.reshape(-1)]) - memory.mean)
+    stands = objective.stratum_sizes
+    if stands is None:
+        stands = counted(
+            xp.concatenate([stratum, objective.stratum(memory.x)]),
+            objective.strata,
+            anchors * 0 + xp.concatenate([one, memory.pool.weight]),
+        )
+    stands = taken(stands / mean[objective.strata :].reshape(-1, objective.strata).clip(TINY, None), stratum, 1)
+    return mean, Meets(there, sizes, objective.total if known else anchors.sum().clip(TINY, None), stands)
+
+
+class Fresh(NamedTuple):
+    """The fresh anchors of all processes, as fresh candidates meet them."""
+
+    slope: Array
+    """The slopes of f."""
+    at: Array
+    """The rows that it is differentiated at."""
+    share: Array
+
+
+def against_fresh(
+    objective: Objective, space: Space, batch: Batch, memory: Remembered, fresh: Fresh, meets: Meets
+) -> tuple[Any, Array]:
+    """Return the candidates' side of the gradient, in which fresh candidates meet the anchors of the pool.
+
+    The running estimates of remembered anchors meet what is fresh: the second result.
+    """
+    xp, first = namespace(memory.at), len(fresh.share)
+    old, same = take(memory.x, memory.anchors), batch.same
+    rows, share, refreshed = (at(c, memory.anchors) for c in (memory.rows, memory.share, memory.at))
+    if same is not None and not same.is_sparse:
+        same = same._replace(anchors=xp.concatenate([same.anchors, rows]))
+    anchors = join(take(batch.x, batch.every), old)
+    pairs = objective.pairs(anchors, batch.x, batch.pool.weight, same)
+    inner, gradient = objective.against(anchors, batch.x, pairs, first)
+    where = refreshed
+    if objective.refreshes:
+        w, rate = weigh_refresh(objective, old, batch, memory)
+        new = inner(w)
+        where = refreshed = xp.where(rate > 0, space.mix(refreshed, new, rate.clip(TINY, 1 - 1e-7)), refreshed)
+        where = objective.floor(old, batch.x, new, where)
+    slope = xp.concatenate([fresh.slope, objective.outer.slope(where, rows)])
+    where, share = xp.concatenate([fresh.at, where]), xp.concatenate([fresh.share, share])
+    scale = weigh_candidates(meets.sizes, meets.there, meets.total, meets.stands)
+    return gradient(weighed(slope, share), where, scale), refreshed
+
+
+def weigh_refresh(objective: Objective, anchors: Any, batch: Batch, memory: Remembered) -> tuple[Weights, Array]:
+    """Return what fresh candidates stand for to remembered anchors, and their part in all that there is."""
+    fresh, held = (objective.by_relation(anchors, pool.there) for pool in (batch.pool, memory.pool))
+    sizes = fresh + held if objective.sizes is None else objective.by_relation(anchors, objective.sizes)
+    term, relation = objective.self_term, objective.self_relation
+    w = weigh_fresh(sizes, fresh, fresh + held, relation, term, objective.fills)
+    held = held if relation is None else less(held, relation, 1.0)
+    if objective.dim > 1:
+        rate = w.known * fresh / (fresh + held).clip(1, None)
+        return w, (rate + 0 * ones(anchors[0])).T
+    rate = fresh.sum(0) / (fresh + held).sum(0).clip(1, None)
+    return w, w.known.all(0) * rate + 0 * ones(anchors[0])

@@ -1,0 +1,52 @@
+"""Cox's partial likelihood."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fcco.core.arrays import Array, ascending, namespace
+from fcco.core.kernels import Backward, Pairs, log_sums_from
+from fcco.core.objective import Objective
+from fcco.core.outers import Logarithm
+from fcco.core.weights import SelfTerm
+
+
+class Survival(NamedTuple):
+    risk: Array
+    time: Array
+    event: Array
+
+
+class Cox(Objective):
+    """F = mean over events i of the logarithm of g_i, the sum of e^(h_j - h_i) over all j with T_j >= T_i."""
+
+    Columns, log, arrays = Survival, True, True
+    outer = Logarithm()
+    kinds = strata = rings = relations = 2
+    self_relation = 1
+
+    def __init__(self, sizes: Any = None, term: SelfTerm = "sampled") -> None:
+        self.self_term, self.fills = term, term == "sampled"
+        self.sizes = self.stratum_sizes = sizes
+        if sizes is not None:
+            self.anchor_sizes, self.total = sizes * (namespace(sizes).arange(2)), sizes[1]
+
+    def is_anchor(self, x: Survival) -> Array:
+        return x.event == 1
+
+    def kind(self, x: Survival) -> Array:
+        return (x.event == 1) * 1
+
+    def relation(self, anchors: Survival, candidates: Survival) -> tuple[Array, ...]:
+        event = candidates.event == 1
+        return ~event, event
+
+    def sums(self, anchors: Survival, candidates: Survival, pairs: Pairs) -> tuple[Array, Backward]:
+        return log_sums_from(anchors.risk, candidates.risk, anchors.time, candidates.time, pairs)
+
+    def floor(self, anchors: Survival, candidates: Survival, inner: Array, at: Array) -> Array:
+        """Return rows that a single fresh candidate with a huge output cannot undo."""
+        xp = namespace(inner)
+        earlier = xp.searchsorted(ascending(candidates.time), anchors.time)
+        part = 1.0 / (len(candidates.time) - earlier).clip(1, None)
+        return xp.maximum(at, inner - xp.log1p(8.0 * (part**0.5 + part)))
