@@ -98,6 +98,11 @@ def order_of(values: Array) -> Array:
     return values.argsort(stable=True) if isinstance(values, torch.Tensor) else values.argsort(kind="stable")
 
 
+def repeated(values: Array, counts: Array) -> Array:
+    """Return each of the values as often as its count says."""
+    return values.repeat_interleave(counts) if isinstance(values, torch.Tensor) else np.repeat(values, counts)
+
+
 def contains(ordered: Array, values: Array) -> Array:
     """Return which values are among numbers in ascending order."""
     places = namespace(values).searchsorted(ordered, values).clip(None, len(ordered) - 1)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fcco.core.arrays import Array, namespace, ones
+from fcco.core.arrays import Array, counted, namespace, ones
 from fcco.core.kernels import Backward, Pairs, Same, Side
 from fcco.core.outers import Outer
 from fcco.core.spaces import LOG, PLAIN
@@ -46,6 +46,8 @@ class Objective:
     self_value = 1.0
     fills = False
     """Whether the others stand for a relation of which nobody is there; otherwise nothing is known without it."""
+    is_mean = False
+    """Whether g is the mean over the candidates, rather than their sum."""
     refreshes = True
     """Whether fresh candidates refresh what is remembered of g, which adds noise where f is a power."""
     sizes: Array | None = None
@@ -91,6 +93,24 @@ class Objective:
         """Return how many anchors, of which there are counts, are in each relation with examples as candidates."""
         return counts.sum()[None, None]
 
+    def there(self, x: Any, candidates: Any, pool: Pool) -> Array:
+        """Return how many candidates of a pool are in each relation with examples as anchors, [S, 1] or [S, m]."""
+        return self.by_relation(x, pool.there)
+
+    def anchors_there(self, x: Any, anchors: Any, pool: Pool) -> Array:
+        """Return how many anchors of a pool are in each relation with examples as candidates, [S', 1] or [S', R]."""
+        return self.by_anchors(x, pool.there)
+
+    def population(self, x: Any, there: Array) -> Array:
+        """Return how many of the population are in each relation with examples as anchors; by default, as in the pool."""
+        if self.is_mean:
+            return 1.0 + 0 * there
+        return there if self.sizes is None else self.by_relation(x, self.sizes)
+
+    def anchor_population(self, x: Any, there: Array) -> Array:
+        """Return how many anchors of the population are in each relation with examples as candidates."""
+        return there if self.anchor_sizes is None else self.by_anchors(x, self.anchor_sizes) + 0 * there
+
     def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
         """Return the bare sums over the candidates in each relation, [S, m], and their ``backward``: a kernel does."""
         raise NotImplementedError
@@ -111,11 +131,15 @@ class Objective:
         same = None if self.self_relation is None else same
         return Pairs(self.relation(anchors, candidates), weight, same, None if group[0] is None else group)
 
-    def weigh(self, x: Any, pool: Pool, copies: Array | float) -> Weights:
+    def pool(self, x: Any, weight: Array) -> Pool:
+        """Return examples as candidates."""
+        kind = self.kind(x)
+        return Pool(kind, weight, counted(kind, self.kinds, weight))
+
+    def weigh(self, x: Any, candidates: Any, pool: Pool, copies: Array | float) -> Weights:
         """Return what each candidate of a pool stands for."""
-        there = self.by_relation(x, pool.there)
-        sizes = there if self.sizes is None else self.by_relation(x, self.sizes)
-        return weigh(sizes, there, copies, self.self_relation, self.self_term, self.fills)
+        there = self.there(x, candidates, pool)
+        return weigh(self.population(x, there), there, copies, self.self_relation, self.self_term, self.fills)
 
     def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
         """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides."""

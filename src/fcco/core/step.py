@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from fcco.core.arrays import Array, added, column, counted, namespace, ones, slots_of, taken
+from fcco.core.arrays import (
+    Array,
+    added,
+    ascending,
+    column,
+    counted,
+    namespace,
+    ones,
+    order_of,
+    places_of,
+    repeated,
+    slots_of,
+    taken,
+)
 from fcco.core.kernels import Backward, Same, Side
 from fcco.core.objective import Objective
 from fcco.core.rules import Batch as Met
@@ -69,6 +82,36 @@ class Batch(NamedTuple):
     """How much each f counts, if the caller says so."""
     sample: Any = None
     """What f is evaluated on, if it is the caller's."""
+
+
+def as_batch(objective: Objective, x: Any, rows: Array, *, mine: slice | None = None, fixed: bool = False) -> Batch:
+    """Return examples as a batch, of which this process has those of a slice.
+
+    With ``fixed``, no shape depends on values: all examples are anchors, of which some do not count.
+    """
+    pool = objective.pool(x, ones(x[0]))
+    if fixed:
+        return Batch(x, rows, pool, Same(rows, rows, False), None, None, mine or slice(0, len(rows)), True)
+    every = places_of(objective.is_anchor(x))
+    first, last = (0, len(every)) if mine is None else ((every < end).sum() for end in (mine.start, mine.stop))
+    anchors = every if mine is None else every[int(first) : int(last)]
+    ordered, repeats = ascending(rows), False
+    if len(rows) > 1 and bool((ordered[1:] == ordered[:-1]).any()):
+        repeats, same = True, pairs_of(taken(rows, every), rows)
+    else:
+        same = Same(namespace(rows).arange(len(every), device=rows.device), every)
+    return Batch(x, rows, pool, same, anchors, every, slice(int(first), int(last)), repeats)
+
+
+def pairs_of(rows: Array, others: Array) -> Same:
+    """Return all pairs of places at which two arrays of rows have the same one."""
+    xp, order = namespace(rows), order_of(others)
+    ordered = taken(others, order)
+    first, last = (xp.searchsorted(ordered, rows, side=side) for side in ("left", "right"))
+    anchors = repeated(xp.arange(len(rows), device=rows.device), last - first)
+    start = (last - first).cumsum(0) - (last - first)
+    places = xp.arange(len(anchors), device=rows.device) - taken(start, anchors) + taken(first, anchors)
+    return Same(anchors, taken(order, places))
 
 
 class Remembered(NamedTuple):
@@ -145,11 +188,8 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
     """Estimate g of this process's anchors from the batch and what is remembered, whose places come last."""
     xp, anchors, x, pool = namespace(batch.rows), take(batch.x, batch.anchors), batch.x, batch.pool
     if memory is not None:
-        x = join(batch.x, memory.x)
-        pool = Pool(
-            *(xp.concatenate(pair) for pair in zip(pool[:2], memory.pool[:2], strict=True)),
-            pool.there + memory.pool.there,
-        )
+        x, (kind, weight, there) = join(batch.x, memory.x), memory.pool
+        pool = Pool(xp.concatenate([pool.kind, kind]), xp.concatenate([pool.weight, weight]), pool.there + there)
     same = batch.same
     if same is not None and batch.mine != slice(0, len(batch.rows if batch.every is None else batch.every)):
         own = (same.anchors >= batch.mine.start) & (same.anchors < batch.mine.stop)
@@ -157,7 +197,7 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
     if same is not None and not same.is_sparse and memory is not None:
         same = same._replace(candidates=xp.concatenate([same.candidates, memory.rows]))
     copies = same.count(pool.weight, len(anchors[0])) if same is not None and batch.repeats else 1.0
-    w = objective.weigh(anchors, pool, copies)
+    w = objective.weigh(anchors, x, pool, copies)
     inner, backward = objective.inner(anchors, x, objective.pairs(anchors, x, pool.weight, same), w)
     if batch.share is not None:
         return Estimate(inner, batch.share, batch.share, backward)
@@ -233,13 +273,13 @@ class Meets(NamedTuple):
 def expected(objective: Objective, batch: Batch, memory: Remembered, total: Array, share: Array) -> tuple[Array, Meets]:
     """Return the running means with this step, and what each fresh candidate meets."""
     xp, x, one = namespace(batch.rows), batch.x, batch.pool.weight
-    kind = xp.concatenate([batch.pool.kind, memory.pool.kind])
     is_known = (share > 0) * ones(share)
     is_known = is_known if batch.every is None else added(0 * one, is_known, batch.every)
     anchors = xp.concatenate([is_known, (memory.share > 0) * memory.pool.weight])
-    there = objective.by_anchors(x, counted(kind, objective.kinds, anchors)) + 0 * one
-    known = objective.anchor_sizes is not None
-    sizes = objective.by_anchors(x, objective.anchor_sizes) + 0 * there if known else there
+    kind = xp.concatenate([batch.pool.kind, memory.pool.kind])
+    pool = Pool(kind, anchors, counted(kind, objective.kinds, anchors))
+    there = objective.anchors_there(x, join(x, memory.x), pool) + 0 * one
+    sizes, known = objective.anchor_population(x, there), objective.anchor_sizes is not None
     if objective.self_relation is not None:  # an anchor does not meet itself
         own = batch.same.count((share > 0) * ones(share), len(one), of_candidates=True)
         is_own = batch.same.count(ones(share), len(one), of_candidates=True) > 0
@@ -249,13 +289,10 @@ def expected(objective: Objective, batch: Batch, memory: Remembered, total: Arra
     stratum = objective.stratum(x)
     met = counted(stratum, objective.strata, (there > 0) * one)
     mean = memory.mean + memory.rate * (xp.concatenate([total, met.reshape(-1)]) - memory.mean)
-    stands = objective.stratum_sizes
+    stands = 1.0 + 0 * total if objective.is_mean else objective.stratum_sizes
     if stands is None:
-        stands = counted(
-            xp.concatenate([stratum, objective.stratum(memory.x)]),
-            objective.strata,
-            anchors * 0 + xp.concatenate([one, memory.pool.weight]),
-        )
+        parts = (stratum, objective.stratum(memory.x)), (one, memory.pool.weight)
+        stands = counted(xp.concatenate(parts[0]), objective.strata, xp.concatenate(parts[1]))
     stands = taken(stands / mean[objective.strata :].reshape(-1, objective.strata).clip(TINY, None), stratum, 1)
     return mean, Meets(there, sizes, objective.total if known else anchors.sum().clip(TINY, None), stands)
 
@@ -299,8 +336,8 @@ def against_fresh(
 
 def weigh_refresh(objective: Objective, anchors: Any, batch: Batch, memory: Remembered) -> tuple[Weights, Array]:
     """Return what fresh candidates stand for to remembered anchors, and their part in all that there is."""
-    fresh, held = (objective.by_relation(anchors, pool.there) for pool in (batch.pool, memory.pool))
-    sizes = fresh + held if objective.sizes is None else objective.by_relation(anchors, objective.sizes)
+    fresh, held = (objective.there(anchors, part.x, part.pool) for part in (batch, memory))
+    sizes = objective.population(anchors, fresh + held)
     term, relation = objective.self_term, objective.self_relation
     w = weigh_fresh(sizes, fresh, fresh + held, relation, term, objective.fills)
     held = held if relation is None else less(held, relation, 1.0)

@@ -36,7 +36,9 @@ class AveragePrecision(Bipartite):
 
     dim, relations, self_relation = 2, 2, 0
 
-    def __init__(self, surrogate: Surrogate, tau: float | Array = 1.0, sizes: Any = None, term: SelfTerm = "sampled") -> None:
+    def __init__(
+        self, surrogate: Surrogate, tau: float | Array = 1.0, sizes: Any = None, term: SelfTerm = "sampled"
+    ) -> None:
         super().__init__(surrogate, tau, sizes)
         self.outer, self.self_term = Share(surrogate.log), term
         if sizes is not None:
@@ -60,10 +62,10 @@ class AveragePrecision(Bipartite):
 class PNormPush(Bipartite):
     """F = mean over negatives i of g_i^p, where g_i is the mean over positives j of l(h_i - h_j)."""
 
-    refreshes = False
+    is_mean, refreshes = True, False
 
-    def __init__(self, surrogate: Surrogate, p: float = 4, sizes: Any = None) -> None:
-        super().__init__(surrogate, sizes=sizes)
+    def __init__(self, surrogate: Surrogate, p: float = 4) -> None:
+        super().__init__(surrogate)
         self.outer, self.p = Power(p, surrogate.log), p
 
     def is_anchor(self, x: Scored) -> Array:
