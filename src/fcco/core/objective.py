@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, ClassVar
 
@@ -40,6 +41,8 @@ class Objective:
     rings = 1
     """How many parts a memory has, each with the newest outputs of its own."""
     relations = 1
+    anchor_relations = 1
+    """In how many relations anchors can be with a candidate."""
     self_relation: int | None = None
     """In which relation an anchor is to itself, if to any."""
     self_term: SelfTerm = None
@@ -119,6 +122,12 @@ class Objective:
         """Return how much f of each anchor counts, and what adds up to what the sum is divided by."""
         share = known * ones(x[0])
         return share, share
+
+    def alone(self) -> Objective:
+        """Return the objective of a batch that is the whole population."""
+        objective = copy.copy(self)
+        objective.sizes = objective.anchor_sizes = objective.stratum_sizes = objective.stratum_parts = None
+        return objective
 
     @property
     def unknown(self) -> float:

@@ -18,7 +18,7 @@ class Embedded(NamedTuple):
 class NCA(Objective):
     """F = -mean of g_i1 / (g_i1 + g_i2), the sums of e^(-|z_i - z_j|²) over mates j, of i's class, and strangers."""
 
-    Columns, dim, log, relations, self_relation, arrays = Embedded, 2, True, 2, 0, True
+    Columns, dim, log, relations, anchor_relations, self_relation, arrays = Embedded, 2, True, 2, 2, 0, True
 
     def __init__(self, sizes: Any = None, *, kinds: int = 1, likelihood: bool = False, by_class: bool = False) -> None:
         self.outer = Share(log=True, likelihood=likelihood)

@@ -1,0 +1,121 @@
+"""The memory: the newest outputs of each stratum, each in a ring of its own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fcco.core.arrays import Array, ascending, contains, namespace, ones, places_of, taken
+from fcco.core.objective import Objective
+from fcco.core.step import Batch, Remembered, Step
+
+HORIZON = 100
+"""Over how many steps, about, the composition of batches is averaged."""
+
+
+class Rings(NamedTuple):
+    """The buffers of a memory as arrays. The last place takes what does not fit, and is never read."""
+
+    row: Array
+    """[P], -1 where it is not known."""
+    born: Array
+    """[P], the step at which an output came; -1 if the place is empty."""
+    at: Array
+    share: Array
+    cursor: Array
+    """[rings], the place of each ring that is next."""
+    step: Array
+    mean: Array
+    x: Any
+
+
+class OutputMemory(nn.Module):
+    """``size`` places for each ring, so that all shapes are static.
+
+    The buffers of outputs are made at the first step, which tells their shapes. They follow ``.to()`` and
+    ``state_dict``, and hold at least float32.
+    """
+
+    def __init__(self, size: int, objective: Objective, *, in_gradient: bool = True) -> None:
+        super().__init__()
+        self.size, self.rings, self.dim, self.in_gradient = size, objective.rings, objective.dim, in_gradient
+        places = self.rings * size + 1
+        self.register_buffer("row", torch.full((places,), -1))
+        self.register_buffer("born", torch.full((places,), -1))
+        self.register_buffer("at", torch.zeros((places, objective.dim)[: 1 + (objective.dim > 1)]))
+        self.register_buffer("share", torch.zeros(places))
+        self.register_buffer("cursor", torch.zeros(self.rings, dtype=torch.int64))
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(objective.strata * (1 + objective.anchor_relations)))
+        self.n_columns = 0
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, rings={self.rings}"
+
+    def as_arrays(self, objective: Objective, *, numpy: bool) -> Rings:
+        """Return the buffers, which share their storage with what is returned."""
+        buffers: dict[str, Any] = self._buffers
+        arrays = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
+        x = objective.Columns(*(arrays.pop(f"column{k}") for k in range(self.n_columns))) if self.n_columns else None
+        return Rings(**arrays, x=x)
+
+    def prepare(self, x: Any) -> None:
+        """Make the buffers of the columns, or make them wider if the outputs are."""
+        columns = [torch.as_tensor(column) for column in x]
+        for k, column in enumerate(columns):
+            held, dtype = self._buffers.get(f"column{k}"), column.dtype
+            if held is None:  # ones are legal wherever an output is
+                shape = (len(self.row), *column.shape[1:])
+                self.register_buffer(f"column{k}", torch.ones(shape, dtype=dtype, device=column.device))
+            elif held.dtype != dtype and torch.promote_types(held.dtype, dtype) != held.dtype:
+                self._buffers[f"column{k}"] = held.to(torch.promote_types(held.dtype, dtype))
+        if columns[0].dtype == torch.float64 != self.at.dtype:
+            for name in ("at", "share", "mean"):
+                self._buffers[name] = self._buffers[name].double()  # type: ignore[union-attr]
+        self.n_columns = len(columns)
+
+    def recall(self, rings: Rings, objective: Objective, batch: Batch, *, knows_rows: bool, fixed: bool) -> Remembered:
+        """Return what is held of rows that are not in the batch."""
+        is_here = rings.born >= 0
+        if knows_rows:
+            is_here = is_here & ~contains(ascending(batch.rows), rings.row)
+        share = rings.share * is_here
+        weight = is_here * namespace(share).ones_like(share)
+        rate = (1.0 / (rings.step + 1)).clip(1 / HORIZON, None)
+        anchors = None if fixed else places_of(share)
+        pool = objective.pool(rings.x, weight)
+        return Remembered(rings.x, rings.row, pool, rings.at, share, anchors, rings.mean, rate, self.in_gradient)
+
+    def remember(self, rings: Rings, objective: Objective, batch: Batch, step: Step, memory: Remembered, *, knows_rows: bool) -> None:
+        """Take in the newest outputs; the oldest of each ring make room."""
+        xp, (row, born, at, share, cursor, count, mean, x) = namespace(rings.row), rings
+        if step.refreshed is not None:
+            at[slice(None) if memory.anchors is None else memory.anchors] = step.refreshed
+        mean[...] = step.mean
+        ring = objective.ring(batch.x)
+        member = ring[:, None] == xp.arange(self.rings, device=row.device)
+        if batch.repeats and knows_rows:  # only the last appearance of each row
+            member = member & ~xp.triu(batch.rows[:, None] == batch.rows, 1).any(1)[:, None]
+        so_far = member.cumsum(0)
+        new, rank = so_far[-1], (so_far * member).sum(1) - 1
+        fits = (rank >= 0) & (taken(new, ring) - rank <= self.size)
+        place = xp.where(fits, ring * self.size + (taken(cursor, ring) + rank) % self.size, len(row) - 1)
+        born[memory.pool.weight == 0] = -1
+        row[place], born[place], share[place] = batch.rows if knows_rows else -1, count, 0.0
+        of_anchors = place if batch.every is None else taken(place, batch.every)
+        at[of_anchors], share[of_anchors] = step.kept, step.share
+        for buffer, values in zip(x, batch.x, strict=True):
+            buffer[place] = values
+        born[-1] = -1
+        cursor[...] = (cursor + new) % self.size
+        count += 1
+
+    def _apply(self, fn: Any, recurse: bool = True) -> OutputMemory:
+        def keep_precision(buffer: Tensor) -> Tensor:
+            moved = fn(buffer)
+            narrow = buffer.is_floating_point() and torch.finfo(moved.dtype).bits < 32
+            return buffer.to(moved.device) if narrow else moved
+
+        return super()._apply(keep_precision, recurse)

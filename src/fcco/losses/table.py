@@ -1,0 +1,82 @@
+"""The rows of a table, as a step reads and writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fcco._table import InnerTable
+from fcco.core.arrays import Array, can_read, column, namespace, taken
+from fcco.core.rules import Rule, is_per_row
+from fcco.core.spaces import Rate
+from fcco.core.step import Step
+
+
+class TableRows:
+    """One step's view of a table, in the kind of array that the step works on."""
+
+    def __init__(self, table: InnerTable, rule: Rule, init: float | None, n_outer: int, *, numpy: bool) -> None:
+        self.table, self.rule, self.n_outer, self.numpy = table, rule, n_outer, numpy
+        self.cold = None if init is None else table.space.value(init)
+        buffers: dict[str, Any] = table._buffers
+        self.buffers = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
+
+    def read(self, rows: Array, first: Array) -> Array:
+        """Return what rows hold, and ``first`` where they were never written."""
+        values, self.seen = taken(self.buffers["u"], rows), taken(self.buffers["visits"], rows)
+        if self.table.decays:
+            since = self.buffers["log_decay"] - taken(self.buffers["log_decay_at_write"], rows)
+            values = self.table.space.decay(values, column(since, values))
+        seen = self.seen > 0
+        if can_read(seen) and seen.all():
+            return values
+        return namespace(values).where(column(seen, values), values, first if self.cold is None else self.cold)
+
+    def rate(self, rows: Array) -> Rate:
+        """Return gamma of this step, or of each row."""
+        schedule, table = self.rule.rate, self.table
+        if not callable(schedule):
+            return schedule
+        if not is_per_row(schedule):
+            steps = int(table.step) if table.step.is_cpu and can_read(table.step) else table.step.to(table.u.dtype)
+            return self.rule.check_rate(_single(schedule(steps)))
+        visits = torch.as_tensor(self.seen).to(table.u.dtype)
+        rates = torch.as_tensor(schedule(visits), device=visits.device).detach().to(visits.dtype).expand_as(visits)
+        self.rule.check_rate(rates)
+        return column(rates.numpy() if self.numpy else rates, table.u)
+
+    def coverage(self, distinct: Any) -> Rate:
+        """Return how many rows there are for each in the batch."""
+        return self.n_outer / (distinct.clip(1, None) if hasattr(distinct, "clip") else max(distinct, 1))
+
+    def write(self, step: Step, *, fixed: bool) -> None:
+        """Write the rows of a step."""
+        table, rows, new, counts = self.table, step.rows, step.new, step.share > 0
+        if not self.numpy:
+            table.write(rows, new, step.rate, None if not fixed and bool(counts.all()) else counts)
+            return
+        if new.dtype.itemsize > self.buffers["u"].dtype.itemsize:
+            table.promote(torch.float64)
+            self.buffers["u"] = table.u.numpy()
+        self.buffers["step"] += 1
+        seen = self.seen
+        if not counts.all():
+            rows, new, seen = rows[counts], new[counts], seen[counts]
+        if table.decays:
+            rate = torch.as_tensor(step.rate, dtype=torch.float64)
+            table.step.sub_(1)
+            table.write(torch.as_tensor(rows), torch.as_tensor(new), rate)
+            return
+        self.buffers["u"][rows] = new
+        self.buffers["visits"][rows] = True if seen.dtype == bool else seen + 1
+
+
+def _single(rate: Any) -> Any:
+    """Return what a schedule of the step returned; several rates are an error."""
+    if isinstance(rate, torch.Tensor) and rate.numel() != 1:
+        raise ValueError(
+            f"a schedule of the step must return one rate; got a tensor of shape {list(rate.shape)}. A schedule with the "
+            "attribute per_row = True gets the number of visits of each row, and returns a rate for each"
+        )
+    return float(rate) if not isinstance(rate, torch.Tensor) or (rate.is_cpu and can_read(rate)) else rate.detach()
