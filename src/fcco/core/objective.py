@@ -12,7 +12,7 @@ from fcco.core.arrays import Array, counted, namespace, ones
 from fcco.core.kernels import Backward, Pairs, Same, Side
 from fcco.core.outers import Outer
 from fcco.core.spaces import LOG, PLAIN
-from fcco.core.weights import Pool, SelfTerm, Weights, weigh
+from fcco.core.weights import TINY, Pool, SelfTerm, Weights, weigh
 
 
 class Objective:
@@ -152,6 +152,9 @@ class Objective:
 
     def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
         """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides."""
+        folded = self.folded(pairs, w, candidates)
+        if folded is not None:
+            pairs, w = folded
         bare, back = self.sums(anchors, candidates, pairs)
         inner, of_bare = self.weighted(bare, w)
 
@@ -160,45 +163,59 @@ class Objective:
 
         return inner, backward
 
+    def folded(self, pairs: Pairs, w: Weights, candidates: Any) -> tuple[Pairs, Weights] | None:
+        """Return one relation in place of several, if all anchors weigh a candidate alike and g is one sum."""
+        if self.dim > 1 or w.each.shape[1] > 1 or len(w.each) == 1 or pairs.relations[0].ndim > 1:
+            return None
+        each = w.each[:, 0]
+        weight = sum(mask * one for mask, one in zip(pairs.relations[1:], each[1:], strict=True))
+        weight = weight + pairs.relations[0] * each[0]
+        weight = weight if pairs.weight is None else weight * pairs.weight
+        return pairs._replace(relations=(None,), weight=weight), w._replace(each=namespace(each).ones_like(w.each[:1]))
+
     def weighted(self, bare: Array, w: Weights) -> tuple[Array, Array]:
         """Return g, given the bare sums, and its derivative in them, [S, 1] or [S, m]."""
+        xp, one, place = namespace(bare), len(bare) == 1, self.self_relation
         if not self.log:
             parts = bare * w.each
             if w.own is not None:
-                parts[self.self_relation] += w.own * self.self_value
-            return parts.T if self.dim > 1 else parts.sum(0), w.each
-        xp = namespace(bare)
-        parts = bare + xp.log(w.each)
-        logs = parts
+                parts[0 if one else place] += w.own * self.self_value
+            return parts.T if self.dim > 1 else parts[0] if one else parts.sum(0), w.each
+        logs = parts = bare + xp.log(w.each)
         if w.own is not None:
             own = math.log(w.own) if isinstance(w.own, float) else xp.log(w.own)
-            of_self = xp.logaddexp(parts[self.self_relation], own + xp.zeros_like(parts[0]))
-            parts = xp.stack([of_self if k == self.self_relation else part for k, part in enumerate(parts)])
-        if self.dim > 1 or len(parts) == 1:
-            total = parts if self.dim > 1 else parts[0]
-        else:
-            peak = xp.amax(parts, 0)
-            peak = xp.where(peak > -math.inf, peak, 0.0)
-            total = xp.log(xp.exp(parts - peak).sum(0)) + peak
+            mine = xp.logaddexp(parts[0 if one else place], own + 0 * parts[0].clip(0, 0))
+            parts = mine[None] if one else xp.stack([mine if k == place else part for k, part in enumerate(parts)])
+        total = parts if self.dim > 1 else parts[0]
+        if self.dim == 1 and not one:
+            for part in parts[1:]:
+                total = xp.logaddexp(total, part)
         of_bare = xp.where(bare > -math.inf, xp.exp(logs - total), 0.0)
         return total.T if self.dim > 1 else total, of_bare
 
-    def against(self, anchors: Any, candidates: Any, pairs: Pairs, first: int) -> tuple[Any, Any]:
+    def against(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights, first: int) -> tuple[Array, Any]:
         """Compare the anchors of a pool, of which the remembered ones come ``first`` from there on, with fresh candidates.
 
-        Returns the inner values of these as a function of their weights, and what the candidates get, as one of the
-        slopes of f, the rows that it is differentiated at, and the scale of each candidate.
+        Returns the inner values of these, given their weights, and what the candidates get, as a function of the slopes
+        of f, the rows that it is differentiated at, and the scale of each candidate.
         """
+        folded, weight = self.folded(pairs, w, candidates), None
+        if folded is not None:
+            (pairs, w), plain = folded, pairs.weight
+            weight = pairs.weight if plain is None else pairs.weight / plain.clip(TINY, None)
         bare, back = self.sums(anchors, candidates, pairs)
 
         def gradient(slope: Array, at: Array, scale: Array) -> Any:
-            grad = slope.T if self.dim > 1 else slope + 0 * bare
+            xp, grad = namespace(bare), slope.T if self.dim > 1 else slope[None]
             if self.log:
-                xp, rows = namespace(bare), at.T if self.dim > 1 else at
+                rows = at.T if self.dim > 1 else at
                 grad = xp.where(bare > -math.inf, grad * xp.exp(bare - rows), 0.0)
+            elif len(bare) > len(grad):
+                grad = grad + 0 * bare
+            scale = scale if weight is None else xp.where(weight > 0, scale / weight.clip(TINY, None), 0.0)
             return back(grad, "candidates", scale)[1]
 
-        return lambda w: self.weighted(bare[:, first:], w)[0], gradient
+        return self.weighted(bare[:, first:], w)[0], gradient
 
     def floor(self, anchors: Any, candidates: Any, inner: Array, at: Array) -> Array:
         """Return the rows of remembered anchors that f is differentiated at, where a fresh estimate is far above them."""
@@ -235,10 +252,9 @@ class FromEstimate(Objective):
 
         return inner.detach(), backward
 
-    def against(self, anchors: Any, candidates: Any, pairs: Pairs, first: int) -> tuple[Any, Any]:
-        """Return the inner values of remembered anchors as a function of their weights, and what the candidates get."""
+    def against(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights, first: int) -> tuple[Array, Any]:
+        """Return the inner values of remembered anchors, and what the candidates get."""
         old = type(anchors)(*(x[first:] for x in anchors))
-        of_old = self.pairs(old, candidates, pairs.weight, None)
 
         def gradient(slope: Array, at: Array, scale: Array) -> Any:
             space = LOG if self.log else PLAIN
@@ -246,4 +262,4 @@ class FromEstimate(Objective):
             inner, back = self.inner(anchors, candidates, pairs._replace(weight=pairs.weight * scale[0]), one)
             return back(space.slope(slope, inner, at))[1]
 
-        return lambda w: self.inner(old, candidates, of_old, w)[0], gradient
+        return self.inner(old, candidates, self.pairs(old, candidates, pairs.weight, None), w)[0], gradient

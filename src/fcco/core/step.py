@@ -11,6 +11,7 @@ from fcco.core.arrays import (
     Array,
     added,
     ascending,
+    can_read,
     column,
     counted,
     namespace,
@@ -205,7 +206,10 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
     if batch.anchors is None:
         is_anchor = objective.is_anchor(anchors)
         share, count = share * is_anchor, count * is_anchor
-    return Estimate(xp.where(column(share > 0, inner), inner, objective.unknown), share, count, backward)
+    counts = share > 0
+    if not (can_read(counts) and counts.all()):
+        inner = xp.where(column(counts, inner), inner, objective.unknown)
+    return Estimate(inner, share, count, backward)
 
 
 def take_step(
@@ -254,7 +258,10 @@ def take_step(
 
 def weighed(slopes: Array, weight: Array) -> Array:
     """Return slopes times a weight of each; 0 where that is."""
-    return namespace(slopes).where(column(weight > 0, slopes), slopes * column(weight, slopes), 0.0)
+    counts = weight > 0
+    if can_read(counts) and counts.all():
+        return slopes * column(weight, slopes)
+    return namespace(slopes).where(column(counts, slopes), slopes * column(weight, slopes), 0.0)
 
 
 class Meets(NamedTuple):
@@ -321,12 +328,12 @@ def against_fresh(
         same = same._replace(anchors=xp.concatenate([same.anchors, rows]))
     anchors = join(take(batch.x, batch.every), old)
     pairs = objective.pairs(anchors, batch.x, batch.pool.weight, same)
-    inner, gradient = objective.against(anchors, batch.x, pairs, first)
+    w, rate = weigh_refresh(objective, old, batch, memory)
+    new, gradient = objective.against(anchors, batch.x, pairs, w, first)
     where = refreshed
     if objective.refreshes:
-        w, rate = weigh_refresh(objective, old, batch, memory)
-        new = inner(w)
-        where = refreshed = xp.where(rate > 0, space.mix(refreshed, new, rate.clip(TINY, 1 - 1e-7)), refreshed)
+        mixed = space.mix(refreshed, new, rate.clip(TINY, 1 - 1e-7))
+        where = refreshed = xp.where(rate > 0, mixed, refreshed)
         where = objective.floor(old, batch.x, new, where)
     slope = xp.concatenate([fresh.slope, objective.outer.slope(where, rows)])
     where, share = xp.concatenate([fresh.at, where]), xp.concatenate([fresh.share, share])

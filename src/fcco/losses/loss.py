@@ -78,7 +78,10 @@ class ObjectiveLoss(nn.Module):
             as_rows(rows, self.n, first.device)
         numpy = self._uses_numpy(columns)
         dtype = torch.promote_types(first.dtype, table.u.dtype)
-        arrays = [c.detach() if k >= objective.outputs or c.dtype == dtype else c.detach().to(dtype) for k, c in enumerate(columns)]
+        arrays = [
+            c.detach() if k >= objective.outputs or c.dtype == dtype else c.detach().to(dtype)
+            for k, c in enumerate(columns)
+        ]
         if numpy:
             arrays, rows = [a.numpy() for a in arrays], rows.numpy()
         batch = as_batch(objective, objective.Columns(*arrays), rows)
@@ -112,7 +115,11 @@ class ObjectiveLoss(nn.Module):
         objective = self.objective
         if not (objective.arrays and objective.outer.arrays and type(self.rule).__module__ == Rule.__module__):
             return False
-        return all(c.is_cpu and not c.is_neg() for c in columns) and columns[0].dtype in _FLOATS and reads_are_free(columns[0])
+        return (
+            all(c.is_cpu and not c.is_neg() for c in columns)
+            and columns[0].dtype in _FLOATS
+            and reads_are_free(columns[0])
+        )
 
     def _check(self, step: Step) -> None:
         """Raise if a value that is to be returned or kept is not finite."""
@@ -122,7 +129,12 @@ class ObjectiveLoss(nn.Module):
                 torch._assert_async(total.isfinite(), f"{self.name} must give a finite loss and gradient")
             elif not math.isfinite(total):
                 place = ()
-                raise NotFiniteError(f"{self.name} must give a finite loss and gradient; got {float(total)}", self.name, place, float(total))
+                raise NotFiniteError(
+                    f"{self.name} must give a finite loss and gradient; got {float(total)}",
+                    self.name,
+                    place,
+                    float(total),
+                )
 
 
 class FirstRows:
@@ -142,10 +154,10 @@ def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any]) -> T
     """Return a scalar with a value, and gradients in the outputs."""
     loss: Any = None
     for output, gradient in zip(outputs, gradients, strict=True):
-        part = torch.as_tensor(gradient).to(output.dtype).reshape(-1)
+        part = (gradient if isinstance(gradient, Tensor) else torch.from_numpy(gradient)).to(output.dtype).reshape(-1)
         term = torch.dot(output.reshape(-1) if output.dim() > 1 else output, part)
         loss = term if loss is None else loss + term
-    loss.detach().copy_(torch.as_tensor(value))
+    loss.detach().copy_(value) if isinstance(value, Tensor) else loss.detach().fill_(float(value))
     if loss.requires_grad:
         loss.grad_fn.register_prehook(_refuse_second_derivatives)
     return loss

@@ -88,7 +88,9 @@ class OutputMemory(nn.Module):
         pool = objective.pool(rings.x, weight)
         return Remembered(rings.x, rings.row, pool, rings.at, share, anchors, rings.mean, rate, self.in_gradient)
 
-    def remember(self, rings: Rings, objective: Objective, batch: Batch, step: Step, memory: Remembered, *, knows_rows: bool) -> None:
+    def remember(
+        self, rings: Rings, objective: Objective, batch: Batch, step: Step, memory: Remembered, *, knows_rows: bool
+    ) -> None:
         """Take in the newest outputs; the oldest of each ring make room."""
         xp, (row, born, at, share, cursor, count, mean, x) = namespace(rings.row), rings
         if step.refreshed is not None:
