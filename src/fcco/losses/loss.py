@@ -5,153 +5,343 @@ It is the only place that has state, and the only one that raises.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import NotFiniteError, as_index, as_rows, check_one_each, missing_index, reads_are_free
+from fcco._checks import (
+    NotFiniteError,
+    as_index,
+    check_one_each,
+    check_rows,
+    is_plain,
+    missing_index,
+    reads_are_free,
+    whole_number,
+)
+from fcco._describe import Descriptions, options_of
+from fcco._eager import eager
+from fcco._leave_out import leave_out_what_does_not_fit
+from fcco._step import Visit
 from fcco._table import InnerTable
-from fcco.core.arrays import namespace
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule, is_per_row
-from fcco.core.step import Batch, Step, as_batch, take_step
+from fcco.core.step import ALONE, Step, as_batch, take_step
+from fcco.functional._checks import check_floats
 from fcco.losses.memory import OutputMemory
-from fcco.losses.table import TableRows
+from fcco.losses.table import FirstRows, TableRows
+from fcco.placement._messages import Layout, current_group
+from fcco.placement._ranks import GroupRanks
 
-_FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
+_FLOATS = (torch.float32, torch.float64)
+_MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
 
 
 class ObjectiveLoss(nn.Module):
-    """The loss of an objective.
+    r"""The loss of an objective, of the library's or of your own.
+
+    .. math:: F = \frac 1 n \sum_i f(g_i), \qquad g_i = \sum_j w_{ij}\, \ell_{ij}
+
+    In training a call is a step: the rows of the batch are updated, and its outputs are remembered. In ``eval()`` mode
+    and under ``torch.no_grad()`` the value is the objective of the batch alone, and nothing changes.
 
     Parameters
     ----------
     objective : Objective
-        The objective.
+        Who is an anchor, what a candidate stands for, and f.
     n : int
-        The number of rows of the table; most objectives have one for each training example.
+        The number of training examples.
     rule : Rule
-        How rows are updated; see :class:`fcco.SOX`.
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` has no table.
     memory : int, default 0
-        How many recent outputs to remember of each stratum.
+        How many recent outputs to compare with, of each stratum.
+
+    Raises
+    ------
+    ValueError
+        If the rule needs estimates that a loss does not make: of all rows, or at two sets of weights.
     """
 
-    name = "scores"
-    """The first column, in error messages."""
+    columns: tuple[str, ...] | None = None
+    """The names of the columns in error messages; by default, those of the objective."""
+    _backwards_in_eval = 0
 
     def __init__(self, objective: Objective, n: int, *, rule: Rule, memory: int = 0) -> None:
         super().__init__()
-        self.objective, self.rule, self.init, self.n_outer = objective, rule, rule.start, n
+        if not isinstance(objective, Objective):
+            raise TypeError(f"objective must be an Objective; got {type(objective).__name__}")
+        if not isinstance(rule, Rule):
+            raise TypeError(f"rule must be an instance of a rule such as fcco.SOX(gamma=0.1); got {rule!r}")
+        if rule.log is not None and rule.log != objective.log:
+            raise ValueError(f"{type(rule).__name__} is defined for log={rule.log} only")
+        if rule.all_rows or rule.needs_previous:
+            needs = "of all rows" if rule.all_rows else "at two sets of weights"
+            raise ValueError(
+                f"rule {type(rule).__name__} needs estimates {needs}, but a loss only estimates those of its batch; "
+                "use fcco.CoupledLoss"
+            )
+        self.objective, self.rule, self.init = objective, rule, rule.start
         self.table = InnerTable(n, objective.dim, objective.log, visits=is_per_row(rule.rate), decays=rule.decays)
-        self.memory = OutputMemory(memory, objective) if memory else None
-        self.is_frozen = False
+        self.table.identity = {"kind": type(self).__name__}
+        size = whole_number("memory", memory, least=0)
+        self.memory = OutputMemory(size, objective) if size else None
+        self.n_outer, self.layout, self.is_frozen = self.n, Layout(), False
+        self.observers: list[Callable[[Visit], None]] = []
+        self._described = Descriptions()
 
     @property
     def n(self) -> int:
         """The number of rows of the table."""
         return self.table.n
 
-    def forward(self, *columns: Tensor, index: Any = None) -> Tensor:
-        """Return the loss of a batch, which in training is a step."""
-        outputs = columns[: self.objective.outputs]
+    @eager
+    def forward(self, *columns: Any, index: Any = None) -> Tensor:
+        """Return the loss of a batch, which in training is a step.
+
+        Parameters
+        ----------
+        *columns : Tensor of shape (B, ...)
+            The columns of the objective.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). A loss without a table does not need them.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         takes_step = self.training and torch.is_grad_enabled()
         if takes_step and index is None and not isinstance(self.rule, BSGD):
             raise missing_index(f"{self.rule} keeps a row for every example")
+        group = current_group(self.layout) if takes_step else None
         with torch.no_grad(), np.errstate(all="ignore"):
-            step, batch = self.take(columns, index) if takes_step else self.exact(columns)
-        return attach(step.value, outputs, step.gradients)
+            if not takes_step:
+                self.check(columns)
+                gradients, value = self._of_batch(columns)
+            elif group is None:
+                gradients, value = self._take(columns, self._rows(columns, index), index is not None)
+            else:  # which averages gradients
+                gradients, value = self._take_together(columns, index, GroupRanks(group))
+                gradients = [gradient * group.size for gradient in gradients]
+        loss = attach(value, columns[: self.objective.outputs], gradients)
+        if not self.training:
+            self._watch_evaluation(loss)
+        return loss
 
-    def take(self, columns: Sequence[Tensor], index: Any) -> tuple[Step, Batch]:
-        """Take a step."""
-        objective, memory, table = self.objective, self.memory, self.table
+    def check(self, columns: Sequence[Any]) -> None:
+        """Raise if columns are not what the objective takes.
+
+        Parameters
+        ----------
+        columns : sequence
+            The columns of a call.
+        """
+        names = self.columns or self.objective.Columns._fields
+        if len(columns) != len(names):
+            raise TypeError(f"the loss takes {len(names)} columns, {', '.join(names)}; got {len(columns)}")
+        for k, (name, column) in enumerate(zip(names, columns, strict=True)):
+            if k < self.objective.outputs:
+                check_floats(column, name, "[B, d]" if isinstance(column, Tensor) and column.dim() > 1 else "[B]")
+            elif not isinstance(column, Tensor) or column.shape[:1] != columns[0].shape[:1]:
+                got = list(column.shape) if isinstance(column, Tensor) else type(column).__name__
+                raise ValueError(f"{name} must be a tensor of the shape [{len(columns[0])}, ...]; got {got}")
+
+    def _rows(self, columns: Sequence[Any], index: Any) -> Tensor:
+        """Check a batch, before anything has changed; return its rows."""
+        self.check(columns)
         first = columns[0]
+        if self.table.device != first.device:
+            raise ValueError(
+                f"the batch is on {first.device}, and what the loss keeps on {self.table.device}: move the loss with "
+                f".to({str(first.device)!r}), or the batch"
+            )
         if index is None:
-            rows = torch.arange(len(first), device=first.device)
-        else:
-            rows = as_index(index, first.device)
-            check_one_each(rows, first, self.name)
-            as_rows(rows, self.n, first.device)
-        numpy = self._uses_numpy(columns)
-        dtype = torch.promote_types(first.dtype, table.u.dtype)
-        arrays = [
-            c.detach() if k >= objective.outputs or c.dtype == dtype else c.detach().to(dtype)
-            for k, c in enumerate(columns)
-        ]
-        if numpy:
-            arrays, rows = [a.numpy() for a in arrays], rows.numpy()
-        batch = as_batch(objective, objective.Columns(*arrays), rows)
-        view = TableRows(table, self.rule, self.init, self.n_outer, numpy=numpy)
-        rings = recalled = None
-        if memory is not None:
-            memory.prepare(batch.x)
-            rings = memory.as_arrays(objective, numpy=numpy)
-            recalled = memory.recall(rings, objective, batch, knows_rows=index is not None, fixed=False)
-        step = take_step(objective, self.rule, view, batch, recalled)
-        self._check(step)
-        if not self.is_frozen:
-            if index is None:
-                table.step.add_(1)
-            else:
-                view.write(step, fixed=False)
+            return torch.arange(len(first), device=first.device)
+        rows = as_index(index, first.device)
+        check_one_each(rows, first, (self.columns or self.objective.Columns._fields)[0])
+        check_rows(rows, self.n)
+        return rows
+
+    def _take(
+        self,
+        columns: Sequence[Tensor],
+        rows: Tensor,
+        has_rows: bool,
+        ranks: GroupRanks | None = None,
+        mine: slice | None = None,
+    ) -> tuple[Sequence[Any], Any]:
+        """Take a step; return the gradients of the outputs, and the value."""
+        objective, table, memory = self.objective, self.table, self.memory
+        dtype = torch.promote_types(columns[0].dtype, table.dtype)
+        given = [c.detach().to(dtype) if k < objective.outputs else c for k, c in enumerate(columns)]
+        numpy = ranks is None and self._takes_arrays(given)
+        x = objective.Columns(*(c.numpy() for c in given)) if numpy else objective.Columns(*given)
+        with torch.autocast(dtype=torch.bfloat16, device_type=rows.device.type, enabled=False):
+            batch = as_batch(objective, x, rows.numpy() if numpy else rows, mine=mine)
+            if ranks is not None:
+                ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
+                ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
+            view = TableRows(table, self.rule, self.init, self.n_outer, numpy=numpy)
+            rings, recalled = None, None
             if memory is not None:
-                memory.remember(rings, objective, batch, step, recalled, knows_rows=index is not None)
-        return step, batch
+                rings = memory.prepared(x, numpy=numpy)
+                recalled = memory.recall(rings, objective, batch, knows_rows=has_rows)
+            step = take_step(objective, self.rule, view, batch, recalled, ranks or ALONE)
+        self._check_finite(step)
+        if not self.is_frozen:
+            view.write(step) if has_rows else table.step.add_(1)
+            if memory is not None:
+                memory.remember(rings, objective, batch, step, recalled, knows_rows=has_rows)
+        for observer in self.observers:
+            observer(_visit(step, view))
+        return step.gradients, step.value
 
-    def exact(self, columns: Sequence[Tensor]) -> tuple[Step, Batch]:
-        """Return the objective of a batch by itself, as a step that is not written."""
-        objective = self.objective.alone()
-        arrays = [c.detach() for c in columns]
-        rows = torch.arange(len(arrays[0]), device=arrays[0].device)
-        batch = as_batch(objective, objective.Columns(*arrays), rows)
-        return take_step(objective, BSGD(), FirstRows(), batch), batch
+    def _take_together(self, columns: Sequence[Any], index: Any, ranks: GroupRanks) -> tuple[Sequence[Any], Any]:
+        """Take a step with other processes: an error on one of them is one on all."""
+        try:
+            rows, error = self._rows(columns, index), None
+            given = [c.detach() for c in columns]
+        except Exception as caught:
+            rows, error, given = torch.zeros(0), caught, []
+        (*given, rows), mine = ranks.gather([*given, rows], self._settings(), error)
+        gradients, value = self._take(given, rows, index is not None, ranks, mine)
+        return [gradient[mine] for gradient in gradients], value
 
-    def _uses_numpy(self, columns: Sequence[Tensor]) -> bool:
-        """Return whether NumPy can take the step: values are free to read, and nothing is the caller's own."""
-        objective = self.objective
+    def _of_batch(self, columns: Sequence[Tensor]) -> tuple[Sequence[Any], Any]:
+        """Return the gradients and the value of the objective of a batch by itself."""
+        objective, dtype = self.objective.alone(), torch.promote_types(columns[0].dtype, torch.float32)
+        given = [c.detach().to(dtype) if k < objective.outputs else c for k, c in enumerate(columns)]
+        with torch.autocast(dtype=torch.bfloat16, device_type=given[0].device.type, enabled=False):
+            rows = torch.arange(len(given[0]), device=given[0].device)
+            batch = as_batch(objective, objective.Columns(*given), rows)
+            step = take_step(objective, BSGD(), FirstRows(), batch)
+        return step.gradients, step.value
+
+    def _takes_arrays(self, columns: Sequence[Tensor]) -> bool:
+        """Return whether NumPy can take the step: values are free to read, and no function is the caller's own."""
+        objective, first = self.objective, columns[0]
         if not (objective.arrays and objective.outer.arrays and type(self.rule).__module__ == Rule.__module__):
             return False
-        return (
-            all(c.is_cpu and not c.is_neg() for c in columns)
-            and columns[0].dtype in _FLOATS
-            and reads_are_free(columns[0])
-        )
+        return first.dtype in _FLOATS and reads_are_free(first) and all(c.is_cpu and not c.is_neg() for c in columns)
 
-    def _check(self, step: Step) -> None:
-        """Raise if a value that is to be returned or kept is not finite."""
+    def _settings(self) -> dict[str, str]:
+        """Return everything that makes a step, by name, in words that are the same in every process."""
+        memory = None if self.memory is None else self.memory.size
+        made = {"rule": type(self.rule), **options_of(self.rule), "memory": memory, "n": self.n, "init": self.init}
+        return self._described.texts({**self.table.identity, **made, "objective": type(self.objective)})
+
+    def _check_finite(self, step: Step) -> None:
+        """Raise if what a step would return or keep is not finite."""
         for values in (step.value, *step.gradients):
             total = values.sum()
             if isinstance(total, Tensor) and not reads_are_free(total):
-                torch._assert_async(total.isfinite(), f"{self.name} must give a finite loss and gradient")
+                torch._assert_async(total.isfinite(), "the loss and its gradient must be finite")
             elif not math.isfinite(total):
-                place = ()
-                raise NotFiniteError(
-                    f"{self.name} must give a finite loss and gradient; got {float(total)}",
-                    self.name,
-                    place,
-                    float(total),
+                self._refuse(values)
+
+    def _refuse(self, values: Any) -> None:
+        """Raise, since some values are not finite, or their sum is not."""
+        values = torch.as_tensor(values).detach()
+        strange = (~values.isfinite()).nonzero()
+        place = tuple(strange[0].tolist()) if len(strange) else ()
+        found = values[place] if place else values.sum()
+        where = f" at position {place[0]}" if place else ""
+        what = "gradient" if values.dim() else "loss"
+        name = (self.columns or self.objective.Columns._fields)[0]
+        raise NotFiniteError(
+            f"{name} must be such that the {what} is finite; got {found:g}{where}", name, place[:1], float(found)
+        )
+
+    def _watch_evaluation(self, loss: Tensor) -> None:
+        """Warn once if a loss that has been trained goes on training in ``eval()`` mode."""
+        if not loss.requires_grad or not is_plain():
+            return
+
+        def count(gradient: Tensor) -> None:
+            self._backwards_in_eval += 1
+            if self._backwards_in_eval == _MANY_BACKWARDS and bool(self.table.step):
+                warnings.warn(
+                    "the loss seems to be trained in eval() mode, in which it compares each batch with itself and uses "
+                    "no table and no memory: call train() on it after validation",
+                    stacklevel=2,
                 )
 
+        loss.register_hook(count)
 
-class FirstRows:
-    """The rows of a batch by itself."""
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, as in any module.
 
-    def read(self, rows: Any, first: Any) -> Any:
-        return first
+        Parameters
+        ----------
+        mode : bool, default True
+            True for training, and False for evaluation.
 
-    def rate(self, rows: Any) -> float:
-        return 1.0
+        Returns
+        -------
+        ObjectiveLoss
+            This loss.
+        """
+        self._backwards_in_eval = 0
+        return super().train(mode)
 
-    def coverage(self, distinct: Any) -> float:
-        return 1.0
+    @contextmanager
+    def frozen(self, rule: Rule | None = None, table: InnerTable | None = None) -> Iterator[list[Visit]]:
+        """Within this context, steps are worked out in training mode, by this process alone, and nothing is kept.
+
+        Parameters
+        ----------
+        rule : Rule, optional
+            Another rule to work them out with. Rows then start as that rule has them.
+        table : InnerTable, optional
+            Another table to read from.
+
+        Yields
+        ------
+        list of Visit
+            The steps that were worked out.
+        """
+        visits: list[Visit] = []
+        changed: dict[str, Any] = {"layout": Layout(alone=True), "training": True, "is_frozen": True}
+        changed |= {"observers": [visits.append]} | ({} if rule is None else {"rule": rule, "init": rule.start})
+        before, held = {name: getattr(self, name) for name in changed}, self.table
+        try:
+            self.__dict__.update(changed)
+            self.table = held if table is None else table
+            yield visits
+        finally:
+            self.table = held
+            self.__dict__.update(before)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "observers": []}  # those of the original do not observe its copies
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        leave_out_what_does_not_fit(self, state_dict, prefix)
+        errors: list[str] = args[-1]
+        if self.memory is not None and (problem := self.memory.why_not_loaded(state_dict, f"{prefix}memory.")):
+            errors.append(f"{prefix}memory: {problem}")
+            self.table.is_kept = True
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        return super()._apply(fn, recurse)
+
+
+def _visit(step: Step, view: TableRows) -> Visit:
+    """Return a step as observers see it."""
+    seen = getattr(view, "seen", step.share) > 0
+    parts = (step.rows, step.kept, step.before, seen, step.share > 0)
+    return Visit(*(torch.as_tensor(part) for part in parts))
 
 
 def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any]) -> Tensor:
-    """Return a scalar with a value, and gradients in the outputs."""
+    """Return a scalar with a value, and gradients in the outputs: a dot product, whose value is replaced."""
     loss: Any = None
     for output, gradient in zip(outputs, gradients, strict=True):
         part = (gradient if isinstance(gradient, Tensor) else torch.from_numpy(gradient)).to(output.dtype).reshape(-1)

@@ -54,29 +54,24 @@ class OutputMemory(nn.Module):
     def extra_repr(self) -> str:
         return f"size={self.size}, rings={self.rings}"
 
-    def as_arrays(self, objective: Objective, *, numpy: bool) -> Rings:
-        """Return the buffers, which share their storage with what is returned."""
-        buffers: dict[str, Any] = self._buffers
-        arrays = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
-        x = objective.Columns(*(arrays.pop(f"column{k}") for k in range(self.n_columns))) if self.n_columns else None
-        return Rings(**arrays, x=x)
-
-    def prepare(self, x: Any) -> None:
-        """Make the buffers of the columns, or make them wider if the outputs are."""
-        columns = [torch.as_tensor(column) for column in x]
-        for k, column in enumerate(columns):
+    def prepared(self, x: Any, *, numpy: bool) -> Rings:
+        """Return the buffers, which share their storage with what is returned; they are made, or made wider, for x."""
+        for k, column in enumerate(map(torch.as_tensor, x)):
             held, dtype = self._buffers.get(f"column{k}"), column.dtype
             if held is None:  # ones are legal wherever an output is
                 shape = (len(self.row), *column.shape[1:])
                 self.register_buffer(f"column{k}", torch.ones(shape, dtype=dtype, device=column.device))
             elif held.dtype != dtype and torch.promote_types(held.dtype, dtype) != held.dtype:
                 self._buffers[f"column{k}"] = held.to(torch.promote_types(held.dtype, dtype))
-        if columns[0].dtype == torch.float64 != self.at.dtype:
-            for name in ("at", "share", "mean"):
-                self._buffers[name] = self._buffers[name].double()  # type: ignore[union-attr]
-        self.n_columns = len(columns)
+        self.n_columns = len(x)
+        if self._buffers["column0"].dtype == torch.float64 != self.at.dtype:
+            self._buffers |= {name: self._buffers[name].double() for name in ("at", "share", "mean")}
+        buffers: dict[str, Any] = self._buffers
+        arrays = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
+        columns = [arrays.pop(f"column{k}") for k in range(self.n_columns)]
+        return Rings(**arrays, x=type(x)(*columns))
 
-    def recall(self, rings: Rings, objective: Objective, batch: Batch, *, knows_rows: bool, fixed: bool) -> Remembered:
+    def recall(self, rings: Rings, objective: Objective, batch: Batch, *, knows_rows: bool) -> Remembered:
         """Return what is held of rows that are not in the batch."""
         is_here = rings.born >= 0
         if knows_rows:
@@ -84,7 +79,7 @@ class OutputMemory(nn.Module):
         share = rings.share * is_here
         weight = is_here * namespace(share).ones_like(share)
         rate = (1.0 / (rings.step + 1)).clip(1 / HORIZON, None)
-        anchors = None if fixed else places_of(share)
+        anchors = None if batch.every is None else places_of(share)
         pool = objective.pool(rings.x, weight)
         return Remembered(rings.x, rings.row, pool, rings.at, share, anchors, rings.mean, rate, self.in_gradient)
 
@@ -121,3 +116,34 @@ class OutputMemory(nn.Module):
             return buffer.to(moved.device) if narrow else moved
 
         return super()._apply(keep_precision, recurse)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        saved = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+        errors: list[str] = args[-1]
+        if errors or not saved:  # a table that was refused leaves its memory alone
+            return
+        for name in [name for name in self._buffers if name.startswith("column")]:
+            delattr(self, name)
+        self.n_columns = sum(name.startswith("column") for name in saved)
+        for name, value in saved.items():
+            if name.startswith("column"):
+                self.register_buffer(name, torch.zeros_like(value, device=self.row.device))
+            elif value.dtype == torch.float64:
+                self._buffers[name] = self._buffers[name].double()  # type: ignore[union-attr]
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def why_not_loaded(self, state_dict: dict[str, Any], prefix: str) -> str | None:
+        """Return why a state cannot be loaded, or None."""
+        shapes = {
+            name: list(state_dict[prefix + name].shape)
+            for name in ("row", "cursor", "mean", "at")
+            if prefix + name in state_dict
+        }
+        if all(shape == list(self._buffers[name].shape) for name, shape in shapes.items()):  # type: ignore[union-attr]
+            return None
+        rings = shapes["cursor"][0]
+        size = (shapes["row"][0] - 1) // rings
+        return (
+            f"the saved memory has size={size}, strata={rings}, this one has size={self.size}, strata={self.rings}. Create "
+            f"the loss with memory={size}"
+        )

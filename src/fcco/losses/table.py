@@ -50,26 +50,34 @@ class TableRows:
         """Return how many rows there are for each in the batch."""
         return self.n_outer / (distinct.clip(1, None) if hasattr(distinct, "clip") else max(distinct, 1))
 
-    def write(self, step: Step, *, fixed: bool) -> None:
+    def write(self, step: Step) -> None:
         """Write the rows of a step."""
-        table, rows, new, counts = self.table, step.rows, step.new, step.share > 0
-        if not self.numpy:
-            table.write(rows, new, step.rate, None if not fixed and bool(counts.all()) else counts)
-            return
-        if new.dtype.itemsize > self.buffers["u"].dtype.itemsize:
-            table.promote(torch.float64)
-            self.buffers["u"] = table.u.numpy()
-        self.buffers["step"] += 1
-        seen = self.seen
-        if not counts.all():
+        table, rows, new, counts, seen = self.table, step.rows, step.new, step.share > 0, self.seen
+        if not (can_read(counts) and counts.all()):
             rows, new, seen = rows[counts], new[counts], seen[counts]
-        if table.decays:
-            rate = torch.as_tensor(step.rate, dtype=torch.float64)
-            table.step.sub_(1)
-            table.write(torch.as_tensor(rows), torch.as_tensor(new), rate)
+        if not self.numpy or table.decays or new.dtype != self.buffers["u"].dtype:
+            rows, new, rate = (torch.as_tensor(part) for part in (rows, new, step.rate))
+            table.write(rows, new, rate)
             return
+        self.buffers["step"] += 1
         self.buffers["u"][rows] = new
         self.buffers["visits"][rows] = True if seen.dtype == bool else seen + 1
+
+
+class FirstRows:
+    """The rows of a batch by itself, which are all new."""
+
+    def read(self, rows: Array, first: Array) -> Array:
+        """Return the first estimates."""
+        return first
+
+    def rate(self, rows: Array) -> Rate:
+        """Return 1."""
+        return 1.0
+
+    def coverage(self, distinct: Any) -> Rate:
+        """Return 1."""
+        return 1.0
 
 
 def _single(rate: Any) -> Any:
