@@ -31,6 +31,15 @@ def cast(values: Array, like: Array) -> Array:
     return values.to(like.dtype) if isinstance(values, torch.Tensor) else values.astype(like.dtype, copy=False)
 
 
+def moved(values: Array, like: Array) -> Array:
+    """Return values in the library and the place of other ones, floating ones in their dtype."""
+    if isinstance(like, torch.Tensor):
+        values = torch.as_tensor(values, device=like.device)
+        return values.to(like.dtype) if values.is_floating_point() else values
+    values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
+    return values.astype(like.dtype) if values.dtype.kind == "f" else values
+
+
 def wide(values: Array) -> Array:
     """Return values in double precision."""
     return values.double() if isinstance(values, torch.Tensor) else values.astype(np.float64, copy=False)
@@ -85,7 +94,7 @@ def slots_of(rows: Array) -> Array:
 
 def row_sums(x: Array) -> Array:
     """Return the sums of the rows of a matrix; a product takes less time than a sum over short rows."""
-    return x @ namespace(x).ones_like(x[0])
+    return x @ namespace(x).ones_like(x[0]) if len(x) else x.sum(1)
 
 
 def ascending(values: Array) -> Array:

@@ -177,7 +177,9 @@ def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
     The gradient is that in t, [m, R]. The sums share a matrix of exponentials, unless one of them would vanish in it.
     """
     xp, many = namespace(t), len(pairs.relations) > 1
-    masks = pairs._replace(weight=None).columns(t[0], dense=True) if pairs.group is not None else pairs.relations
+    masks = pairs.relations
+    if pairs.group is not None:
+        masks = pairs._replace(weight=None).columns(t.sum(0), dense=True)
     if pairs.weight is not None:
         t += xp.log(pairs.weight)
     if pairs.same is not None:
@@ -210,7 +212,7 @@ def _exponentials(t: Array, room: float = 0.0) -> tuple[Array, Array]:
 
 
 def _total(e: Array, mask: Array | None) -> Array:
-    return row_sums(e if mask is None else e * mask) if len(e) else e.sum(1)
+    return row_sums(e if mask is None else e * mask)
 
 
 def _is_exact(total: Array, t: Array, mask: Array | None) -> bool:

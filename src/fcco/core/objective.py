@@ -6,9 +6,10 @@ import copy
 import math
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
-from fcco.core.arrays import Array, counted, namespace, ones
+from fcco.core.arrays import Array, counted, moved, namespace, ones
 from fcco.core.kernels import Backward, Pairs, Same, Side
 from fcco.core.outers import Outer
 from fcco.core.spaces import LOG, PLAIN
@@ -122,6 +123,14 @@ class Objective:
         """Return how much f of each anchor counts, and what adds up to what the sum is divided by."""
         share = known * ones(x[0])
         return share, share
+
+    def like(self, x: Array) -> Objective:
+        """Return this objective with its arrays in the library, the dtype and the place of another one."""
+        objective = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, torch.Tensor | np.ndarray):
+                setattr(objective, name, moved(value, x))
+        return objective
 
     def alone(self) -> Objective:
         """Return the objective of a batch that is the whole population."""

@@ -74,6 +74,13 @@ def _log(number: Rate) -> Rate:
     return math.log(number) if number > 0 else -math.inf
 
 
+def _totals(slot: Array, values: Array) -> Array:
+    """Return the sums of the values, [m] or [m, dim], of each slot."""
+    if values.ndim == 1:
+        return counted(slot, len(values), values)
+    return counted(slot, len(values), values.T).T
+
+
 class _Plain:
     def value(self, number: float) -> float:
         return number
@@ -97,7 +104,7 @@ class _Plain:
             weighted, count = values * column(weight, values), total.clip(1, None)
         # Each value is divided before they are added: their sum may overflow where their mean does not.
         shares = weighted / column(taken(count, slot), values)
-        return counted(slot, len(values), shares.T).T
+        return _totals(slot, shares)
 
     def slope(self, of_f: Array, inner: Array, at: Array) -> Array:
         return of_f
@@ -127,7 +134,7 @@ class _Log:
         weighted = values if weight is None else values + column(xp.log(weight), values)
         peak = peaks(slot, len(values), weighted)
         peak = peak.clip(xp.finfo(values.dtype).min, None)  # -inf - -inf is not a number
-        sums = counted(slot, len(values), xp.exp(weighted - taken(peak, slot)).T).T
+        sums = _totals(slot, xp.exp(weighted - taken(peak, slot)))
         return peak + xp.log(sums / column(total.clip(1, None), values))
 
     def slope(self, of_f: Array, inner: Array, at: Array) -> Array:

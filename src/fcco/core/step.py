@@ -291,7 +291,7 @@ def expected(objective: Objective, batch: Batch, memory: Remembered, total: Arra
         own = batch.same.count((share > 0) * ones(share), len(one), of_candidates=True)
         is_own = batch.same.count(ones(share), len(one), of_candidates=True) > 0
         row = xp.arange(len(there), device=one.device)[:, None] == min(objective.self_relation, len(there) - 1)
-        sizes = sizes - row * (is_own if known else own)
+        sizes = sizes - row * (is_own * ones(one) if known else own)
         there = there - row * own
     stratum = objective.stratum(x)
     met = counted(stratum, objective.strata, (there > 0) * one)

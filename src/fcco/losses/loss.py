@@ -87,6 +87,7 @@ class ObjectiveLoss(nn.Module):
                 "use fcco.CoupledLoss"
             )
         self.objective, self.rule, self.init = objective, rule, rule.start
+        self._objectives: dict[Any, Objective] = {}
         self.table = InnerTable(n, objective.dim, objective.log, visits=is_per_row(rule.rate), decays=rule.decays)
         self.table.identity = {"kind": type(self).__name__}
         size = whole_number("memory", memory, least=0)
@@ -177,11 +178,14 @@ class ObjectiveLoss(nn.Module):
         mine: slice | None = None,
     ) -> tuple[Sequence[Any], Any]:
         """Take a step; return the gradients of the outputs, and the value."""
-        objective, table, memory = self.objective, self.table, self.memory
+        table, memory = self.table, self.memory
         dtype = torch.promote_types(columns[0].dtype, table.dtype)
-        given = [c.detach().to(dtype) if k < objective.outputs else c for k, c in enumerate(columns)]
+        given: list[Any] = [c.detach().to(dtype) if k < self.objective.outputs else c for k, c in enumerate(columns)]
         numpy = ranks is None and self._takes_arrays(given)
-        x = objective.Columns(*(c.numpy() for c in given)) if numpy else objective.Columns(*given)
+        if numpy:
+            given = [c.numpy() for c in given]
+        objective = self._objective_like(given[0])
+        x = objective.Columns(*given)
         with torch.autocast(dtype=torch.bfloat16, device_type=rows.device.type, enabled=False):
             batch = as_batch(objective, x, rows.numpy() if numpy else rows, mine=mine)
             if ranks is not None:
@@ -205,8 +209,9 @@ class ObjectiveLoss(nn.Module):
     def _take_together(self, columns: Sequence[Any], index: Any, ranks: GroupRanks) -> tuple[Sequence[Any], Any]:
         """Take a step with other processes: an error on one of them is one on all."""
         try:
-            rows, error = self._rows(columns, index), None
-            given = [c.detach() for c in columns]
+            is_empty = isinstance(columns[0], Tensor) and len(columns[0]) == 0  # which one part of a batch may be
+            rows = torch.arange(0, device=columns[0].device) if is_empty else self._rows(columns, index)
+            error, given = None, [c.detach() for c in columns]
         except Exception as caught:
             rows, error, given = torch.zeros(0), caught, []
         (*given, rows), mine = ranks.gather([*given, rows], self._settings(), error)
@@ -229,6 +234,13 @@ class ObjectiveLoss(nn.Module):
         if not (objective.arrays and objective.outer.arrays and type(self.rule).__module__ == Rule.__module__):
             return False
         return first.dtype in _FLOATS and reads_are_free(first) and all(c.is_cpu and not c.is_neg() for c in columns)
+
+    def _objective_like(self, x: Any) -> Objective:
+        """Return the objective with its arrays in the library, the dtype and the place of the outputs."""
+        key = (type(x), x.dtype, getattr(x, "device", None))
+        if key not in self._objectives:
+            self._objectives[key] = self.objective.like(x)
+        return self._objectives[key]
 
     def _settings(self) -> dict[str, str]:
         """Return everything that makes a step, by name, in words that are the same in every process."""

@@ -78,7 +78,7 @@ class OutputMemory(nn.Module):
             is_here = is_here & ~contains(ascending(batch.rows), rings.row)
         share = rings.share * is_here
         weight = is_here * namespace(share).ones_like(share)
-        rate = (1.0 / (rings.step + 1)).clip(1 / HORIZON, None)
+        rate = (1 / (rings.step + 1 + 0 * rings.mean[0])).clip(1 / HORIZON, None)
         anchors = None if batch.every is None else places_of(share)
         pool = objective.pool(rings.x, weight)
         return Remembered(rings.x, rings.row, pool, rings.at, share, anchors, rings.mean, rate, self.in_gradient)

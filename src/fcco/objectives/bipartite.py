@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array
+from fcco.core.arrays import Array, namespace
 from fcco.core.kernels import Backward, Pairs, score_sums
 from fcco.core.objective import Objective
 from fcco.core.outers import Power, Share
@@ -42,8 +42,7 @@ class AveragePrecision(Bipartite):
         super().__init__(surrogate, tau, sizes)
         self.outer, self.self_term = Share(surrogate.log), term
         if sizes is not None:
-            self.anchor_sizes, self.total = sizes * self.kind(Scored(sizes, 0 * sizes + 1)), sizes[1]
-            self.anchor_sizes[0] = 0.0
+            self.anchor_sizes, self.total = sizes * namespace(sizes).arange(2), float(sizes[1])
 
     def is_anchor(self, x: Scored) -> Array:
         return x.label == 1

@@ -27,7 +27,7 @@ class NCA(Objective):
         self.by_class = by_class
         self.strata = self.kinds if by_class else 1
         if sizes is not None:
-            self.total = sizes.sum()
+            self.total = float(sizes.sum())
             self.stratum_sizes = sizes if by_class else sizes.sum()[None]
             self.stratum_parts = self.stratum_sizes / self.total
 

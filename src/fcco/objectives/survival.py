@@ -29,7 +29,7 @@ class Cox(Objective):
         self.self_term, self.fills = term, term == "sampled"
         self.sizes = self.stratum_sizes = sizes
         if sizes is not None:
-            self.anchor_sizes, self.total = sizes * (namespace(sizes).arange(2)), sizes[1]
+            self.anchor_sizes, self.total = sizes * (namespace(sizes).arange(2)), float(sizes[1])
 
     def is_anchor(self, x: Survival) -> Array:
         return x.event == 1
