@@ -14,11 +14,22 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from fcco.core.arrays import Array, can_read, cast, counted, namespace, ones, row_sums, taken, wide
-from fcco.core.sorting import MOST_CELLS, WIDEST, Sorted, hinge_sums, in_groups, ordered_log_sums, ramp_sums
+from fcco.core.sorting import (
+    MOST_CELLS,
+    WIDEST,
+    Sorted,
+    grouped_log_sums,
+    hinge_sums,
+    in_groups,
+    ordered_log_sums,
+    ramp_sums,
+)
 from fcco.core.surrogates import HALF_WIDTH, Surrogate
 
 MANY = 40_000
 """Pairs from which on sorting scores takes less time than comparing all."""
+GROUPED = 10_000
+"""Pairs from which on sums of exponentials within groups do."""
 
 Side = Literal["anchors", "candidates", "both"]
 Backward = Callable[..., Any]
@@ -145,24 +156,36 @@ def log_sums_from(
     anchors: Array, candidates: Array, keys: Array, candidate_keys: Array, pairs: Pairs
 ) -> tuple[Array, Backward]:
     """Return the logarithms of the sums of e^(h_j - h_i) over the candidates whose key is at or above the anchor's."""
-    if pairs.can_sort(anchors) and len(candidates) and (peak := candidates.max()) - candidates.min() < WIDEST:
+    if pairs.group is not None:
+        made = _grouped(anchors, candidates, pairs, (keys, candidate_keys))
+        if made is not None:
+            return _finish(made, anchors)
+    elif pairs.can_sort(anchors) and len(candidates) and (peak := candidates.max()) - candidates.min() < WIDEST:
         weight = namespace(candidates).stack(pairs.columns(candidates))
-        scores, keyed = (anchors - peak, candidates - peak), (keys, candidate_keys)
-        if pairs.group is None:
-            return _finish(ordered_log_sums(*scores, *keyed, weight, pairs.same), anchors)
-        made = in_groups(_ordered, (scores[0], keys), (scores[1], candidate_keys), weight, pairs.same, pairs.group)
-        return _finish(made, anchors)
+        scores = anchors - peak, candidates - peak
+        return _finish(ordered_log_sums(*scores, keys, candidate_keys, weight, pairs.same), anchors)
     above = candidate_keys >= keys[:, None]
     relations = tuple(above if mask is None else above & mask for mask in pairs.relations)
     return score_log_sums(anchors, candidates, pairs._replace(relations=relations))
 
 
-def _ordered(a: Array, keys: Array, c: Array, candidate_keys: Array, weight: Array, same: Any) -> Sorted:
-    return ordered_log_sums(a, c, keys, candidate_keys, weight, same)
+def _grouped(
+    anchors: Array, candidates: Array, pairs: Pairs, keys: tuple[Array, Array] | None = None, tau: float | Array = 1.0
+) -> Sorted | None:
+    """Return sums within groups without comparing all pairs, if there are many and their digits allow it."""
+    if not (len(anchors) * len(candidates) > GROUPED and pairs.can_sort(anchors)):
+        return None
+    xp = namespace(candidates)
+    group = pairs.group or tuple(xp.zeros(len(x), dtype=xp.int64, device=x.device) for x in (anchors, candidates))
+    weight = xp.stack(pairs.columns(candidates))
+    return grouped_log_sums(anchors, candidates, weight, pairs.same, group, keys, tau)
 
 
 def score_log_sums(anchors: Array, candidates: Array, pairs: Pairs, tau: float | Array = 1.0) -> tuple[Array, Backward]:
     """Return the logarithms of the sums of exp((h_j - h_i) / tau)."""
+    made = _grouped(anchors, candidates, pairs, None, tau)
+    if made is not None:
+        return _finish(made, anchors, tau)
     logs, back = log_sums(differences(anchors, candidates, tau), pairs)
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:

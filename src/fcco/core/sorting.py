@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, counted, namespace, order_of, places_of, taken, wide
+from fcco.core.arrays import Array, ascending, counted, namespace, order_of, peaks, places_of, taken, wide
 from fcco.core.surrogates import HALF_WIDTH, Surrogate
 
 WIDEST = 500.0
@@ -186,6 +186,90 @@ def ordered_log_sums(
         return result
 
     return Sorted(xp.log(total / mine), (total > 0) * mine / mine, by_candidates)
+
+
+def grouped_log_sums(
+    anchors: Array,
+    candidates: Array,
+    weight: Array,
+    same: Any,
+    group: tuple[Array, Array],
+    keys: tuple[Array, Array] | None = None,
+    tau: float | Array = 1.0,
+) -> Sorted | None:
+    """Return the logarithms of the sums of e^((h_j - h_i) / tau), with keys only of those at or above the anchor's.
+
+    None: the scores of a group are too far apart.
+    """
+    xp, size = namespace(candidates), int(max(part.max() for part in group)) + 1
+    peak = peaks(group[1], size, wide(candidates))
+    below = (wide(candidates) - taken(peak, group[1])) / tau
+    if not below.min() > -WIDEST:
+        return None
+    e, above = wide(weight) * xp.exp(below), (wide(anchors) - taken(peak, group[0]).clip(-1e300, None)) / tau
+    if keys is None:
+        collect, give = _within_groups(group, size)
+    else:
+        collect, give = _at_or_above(group, keys)
+    total = collect(e)
+    if same is not None:
+        own = taken(e, same.candidates, 1)
+        if keys is not None:
+            own = own * (taken(keys[1], same.candidates) >= taken(keys[0], same.anchors))
+        total = (total - counted(same.anchors, len(anchors), own)).clip(0, None)
+
+    def by_candidates(grad: Array) -> Array:
+        per = xp.where(total > 0, wide(grad) / xp.where(total > 0, total, 1.0), 0.0)
+        result = give(per) * e
+        if same is not None:
+            result = result - counted(same.candidates, len(candidates), own * taken(per, same.anchors, 1))
+        return result
+
+    return Sorted(xp.log(total) - above, (total > 0) * xp.ones_like(above), by_candidates)
+
+
+Linear = Callable[[Array], Array]
+
+
+def _within_groups(group: tuple[Array, Array], size: int) -> tuple[Linear, Linear]:
+    """Return the map from values of candidates, [S, R], to the sums that anchors see, [S, m], and its transpose."""
+    one, other = group
+    return lambda v: taken(counted(other, size, v), one, 1), lambda v: taken(counted(one, size, v), other, 1)
+
+
+def _at_or_above(group: tuple[Array, Array], keys: tuple[Array, Array]) -> tuple[Linear, Linear]:
+    """Return the same maps, of the candidates whose key is at or above the anchor's."""
+    xp, (one, other), count = namespace(keys[0]), group, len(keys[1]) + 1
+    rank = [xp.searchsorted(ascending(keys[1]), part) for part in keys]
+    line = other * count - rank[1]  # group after group, from the highest key down
+    order = order_of(line)
+    line, ordered = taken(line, order), taken(other, order)
+    first = xp.searchsorted(ordered, ordered)
+    place, rest = xp.arange(len(line), device=order.device) - first, xp.searchsorted(ordered, ordered, side="right")
+    rest = xp.flip(rest - first - 1 - place, (0,))
+    last = xp.searchsorted(line, one * count - rank[0], side="right") - 1
+    sees, last = last >= xp.searchsorted(ordered, one), last.clip(0, None)
+
+    def collect(values: Array) -> Array:
+        return taken(_running_sums(taken(values, order, 1), place), last, 1) * sees
+
+    def give(values: Array) -> Array:
+        per = xp.flip(counted(last, len(order), values), (1,))
+        return _scattered(xp.flip(_running_sums(per, rest), (1,)), order)
+
+    return collect, give
+
+
+def _running_sums(values: Array, place: Array) -> Array:
+    """Return the sums up to each value, [S, R], within segments in which it has a place.
+
+    Each pass doubles what a sum covers. Sums over all segments, less those of former ones, would lose digits.
+    """
+    xp, step, most = namespace(values), 1, int(place.max())
+    while step <= most:
+        before = xp.concatenate([0 * values[:, :step], values[:, :-step]], 1)
+        values, step = values + before * (place >= step), 2 * step
+    return values
 
 
 def in_groups(
