@@ -65,6 +65,10 @@ class Objective:
     total: float | None = None
     """What the shares of the population are divided by, if ``anchor_sizes`` is known."""
 
+    def describe(self, x: Any) -> Any:
+        """Return the columns of a batch, with those that describe the population as the batch if they are not given."""
+        return x
+
     def is_anchor(self, x: Any) -> Array:
         """Return which examples have a term f(g_i), [B] of bool."""
         return ones(x[0]) > 0
@@ -119,9 +123,9 @@ class Objective:
         """Return the bare sums over the candidates in each relation, [S, m], and their ``backward``: a kernel does."""
         raise NotImplementedError
 
-    def shares(self, x: Any, known: Array) -> tuple[Array, Array]:
+    def shares(self, x: Any, w: Weights) -> tuple[Array, Array]:
         """Return how much f of each anchor counts, and what adds up to what the sum is divided by."""
-        share = known * ones(x[0])
+        share = w.known * ones(x[0])
         return share, share
 
     def like(self, x: Array) -> Objective:
@@ -157,7 +161,8 @@ class Objective:
     def weigh(self, x: Any, candidates: Any, pool: Pool, copies: Array | float) -> Weights:
         """Return what each candidate of a pool stands for."""
         there = self.there(x, candidates, pool)
-        return weigh(self.population(x, there), there, copies, self.self_relation, self.self_term, self.fills)
+        w = weigh(self.population(x, there), there, copies, self.self_relation, self.self_term, self.fills)
+        return w._replace(there=there)
 
     def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
         """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides."""

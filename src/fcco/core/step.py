@@ -90,6 +90,7 @@ def as_batch(objective: Objective, x: Any, rows: Array, *, mine: slice | None = 
 
     With ``fixed``, no shape depends on values: all examples are anchors, of which some do not count.
     """
+    x = objective.describe(x)
     pool = objective.pool(x, ones(x[0]))
     if fixed:
         return Batch(x, rows, pool, Same(rows, rows, False), None, None, mine or slice(0, len(rows)), True)
@@ -202,7 +203,7 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
     inner, backward = objective.inner(anchors, x, objective.pairs(anchors, x, pool.weight, same), w)
     if batch.share is not None:
         return Estimate(inner, batch.share, batch.share, backward)
-    share, count = objective.shares(anchors, w.known)
+    share, count = objective.shares(anchors, w)
     if batch.anchors is None:
         is_anchor = objective.is_anchor(anchors)
         share, count = share * is_anchor, count * is_anchor

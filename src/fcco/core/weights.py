@@ -41,6 +41,8 @@ class Weights(NamedTuple):
     """[m] or a number, the weight of the self term; None: there is none."""
     known: Array
     """[m] or one bool: whether there are enough candidates to estimate g of the anchor."""
+    there: Array = None
+    """[S, 1] or [S, m], how many of the pool are in each relation."""
 
 
 def weigh(
