@@ -230,7 +230,8 @@ def as_rows(index: Any, n: int, device: torch.device) -> Rows:
     if isinstance(index, Rows):
         return index
     rows = as_index(index, device)
-    return Rows(rows, check_rows(rows, n))
+    ordered = check_rows(rows, n)
+    return Rows(rows, ordered is None or has_repeats(ordered))
 
 
 def check_one_each(index: Tensor, values: Tensor, name: str) -> None:
@@ -251,17 +252,17 @@ def is_empty(values: Any) -> bool:
     return hasattr(values, "__len__") and len(values) == 0
 
 
-def check_rows(rows: Tensor, n: int) -> bool:
-    """Refuse rows outside [0, n); return whether a row may appear twice."""
+def check_rows(rows: Tensor, n: int) -> NDArray[np.int64] | None:
+    """Refuse rows outside [0, n); return them in ascending order, unless that would stall a device."""
     if not reads_are_free(rows):
         torch._assert_async((rows.clamp(0, n - 1) == rows).all(), f"index must be in [0, {n})")
-        return True
+        return None
     ordered = rows.numpy().copy()
     ordered.sort()  # in place, since np.sort takes twice as long to call
     if ordered[0] < 0 or ordered[-1] >= n:
         place = int(((rows < 0) | (rows >= n)).nonzero()[0])
         raise IndexError(f"index must be in [0, {n}); got {int(rows[place])} at position {place}")
-    return has_repeats(ordered)
+    return ordered
 
 
 def has_repeats(ordered: NDArray[np.int64]) -> bool:

@@ -83,9 +83,19 @@ class Batch(NamedTuple):
     """How much each f counts, if the caller says so."""
     sample: Any = None
     """What f is evaluated on, if it is the caller's."""
+    ordered: Array | None = None
+    """[B], the rows in ascending order, if that is known."""
 
 
-def as_batch(objective: Objective, x: Any, rows: Array, *, mine: slice | None = None, fixed: bool = False) -> Batch:
+def as_batch(
+    objective: Objective,
+    x: Any,
+    rows: Array,
+    *,
+    ordered: Array | None = None,
+    mine: slice | None = None,
+    fixed: bool = False,
+) -> Batch:
     """Return examples as a batch, of which this process has those of a slice.
 
     With ``fixed``, no shape depends on values: all examples are anchors, of which some do not count.
@@ -97,12 +107,13 @@ def as_batch(objective: Objective, x: Any, rows: Array, *, mine: slice | None = 
     every = places_of(objective.is_anchor(x))
     first, last = (0, len(every)) if mine is None else ((every < end).sum() for end in (mine.start, mine.stop))
     anchors = every if mine is None else every[int(first) : int(last)]
-    ordered, repeats = ascending(rows), False
-    if len(rows) > 1 and bool((ordered[1:] == ordered[:-1]).any()):
-        repeats, same = True, pairs_of(taken(rows, every), rows)
+    xp, ordered = namespace(rows), ascending(rows) if ordered is None else ordered
+    repeats = bool(xp.count_nonzero(ordered[1:] == ordered[:-1]))
+    if repeats:
+        same = pairs_of(taken(rows, every), rows)
     else:
-        same = Same(namespace(rows).arange(len(every), device=rows.device), every)
-    return Batch(x, rows, pool, same, anchors, every, slice(int(first), int(last)), repeats)
+        same = Same(xp.arange(len(every), device=rows.device), every)
+    return Batch(x, rows, pool, same, anchors, every, slice(int(first), int(last)), repeats, ordered=ordered)
 
 
 def pairs_of(rows: Array, others: Array) -> Same:

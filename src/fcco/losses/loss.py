@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -32,6 +32,7 @@ from fcco._step import Visit
 from fcco._table import InnerTable
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule, is_per_row
+from fcco.core.spaces import as_dtype, wider
 from fcco.core.step import ALONE, Step, as_batch, take_step
 from fcco.functional._checks import check_floats
 from fcco.losses.memory import OutputMemory
@@ -121,12 +122,12 @@ class ObjectiveLoss(nn.Module):
         if takes_step and index is None and not isinstance(self.rule, BSGD):
             raise missing_index(f"{self.rule} keeps a row for every example")
         group = current_group(self.layout) if takes_step else None
-        with torch.no_grad(), np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
             if not takes_step:
                 self.check(columns)
                 gradients, value = self._of_batch(columns)
             elif group is None:
-                gradients, value = self._take(columns, self._rows(columns, index), index is not None)
+                gradients, value = self._take(columns, *self._rows(columns, index), index is not None)
             else:  # which averages gradients
                 gradients, value = self._take_together(columns, index, GroupRanks(group))
                 gradients = [gradient * group.size for gradient in gradients]
@@ -153,41 +154,44 @@ class ObjectiveLoss(nn.Module):
                 got = list(column.shape) if isinstance(column, Tensor) else type(column).__name__
                 raise ValueError(f"{name} must be a tensor of the shape [{len(columns[0])}, ...]; got {got}")
 
-    def _rows(self, columns: Sequence[Any], index: Any) -> Tensor:
-        """Check a batch, before anything has changed; return its rows."""
+    def _rows(self, columns: Sequence[Any], index: Any) -> tuple[Tensor, Any]:
+        """Check a batch, before anything has changed; return its rows, and in ascending order, if that is known."""
         self.check(columns)
-        first = columns[0]
-        if self.table.device != first.device:
+        first, table = columns[0], self.table
+        if table.device != first.device:
             raise ValueError(
-                f"the batch is on {first.device}, and what the loss keeps on {self.table.device}: move the loss with "
+                f"the batch is on {first.device}, and what the loss keeps on {table.device}: move the loss with "
                 f".to({str(first.device)!r}), or the batch"
             )
         if index is None:
-            return torch.arange(len(first), device=first.device)
+            return torch.arange(len(first), device=first.device), None
         rows = as_index(index, first.device)
         check_one_each(rows, first, (self.columns or self.objective.Columns._fields)[0])
-        check_rows(rows, self.n)
-        return rows
+        return rows, check_rows(rows, table.n)
 
     def _take(
         self,
         columns: Sequence[Tensor],
         rows: Tensor,
+        ordered: Any,
         has_rows: bool,
         ranks: GroupRanks | None = None,
         mine: slice | None = None,
     ) -> tuple[Sequence[Any], Any]:
         """Take a step; return the gradients of the outputs, and the value."""
         table, memory = self.table, self.memory
-        dtype = torch.promote_types(columns[0].dtype, table.dtype)
-        given: list[Any] = [c.detach().to(dtype) if k < self.objective.outputs else c for k, c in enumerate(columns)]
+        dtype = wider(columns[0].dtype, table.dtype)
+        count = self.objective.outputs
+        given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
         numpy = ranks is None and self._takes_arrays(given)
         if numpy:
             given = [c.numpy() for c in given]
         objective = self._objective_like(given[0])
         x = objective.Columns(*given)
-        with torch.autocast(dtype=torch.bfloat16, device_type=rows.device.type, enabled=False):
-            batch = as_batch(objective, x, rows.numpy() if numpy else rows, mine=mine)
+        with nullcontext() if numpy else _plain_torch(rows.device):
+            if ordered is not None and not numpy:
+                ordered = torch.from_numpy(ordered)
+            batch = as_batch(objective, x, rows.numpy() if numpy else rows, ordered=ordered, mine=mine)
             if ranks is not None:
                 ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
                 ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
@@ -210,19 +214,19 @@ class ObjectiveLoss(nn.Module):
         """Take a step with other processes: an error on one of them is one on all."""
         try:
             is_empty = isinstance(columns[0], Tensor) and len(columns[0]) == 0  # which one part of a batch may be
-            rows = torch.arange(0, device=columns[0].device) if is_empty else self._rows(columns, index)
+            rows = torch.arange(0, device=columns[0].device) if is_empty else self._rows(columns, index)[0]
             error, given = None, [c.detach() for c in columns]
         except Exception as caught:
             rows, error, given = torch.zeros(0), caught, []
         (*given, rows), mine = ranks.gather([*given, rows], self._settings(), error)
-        gradients, value = self._take(given, rows, index is not None, ranks, mine)
+        gradients, value = self._take(given, rows, None, index is not None, ranks, mine)
         return [gradient[mine] for gradient in gradients], value
 
     def _of_batch(self, columns: Sequence[Tensor]) -> tuple[Sequence[Any], Any]:
         """Return the gradients and the value of the objective of a batch by itself."""
         objective, dtype = self.objective.alone(), torch.promote_types(columns[0].dtype, torch.float32)
         given = [c.detach().to(dtype) if k < objective.outputs else c for k, c in enumerate(columns)]
-        with torch.autocast(dtype=torch.bfloat16, device_type=given[0].device.type, enabled=False):
+        with _plain_torch(given[0].device):
             rows = torch.arange(len(given[0]), device=given[0].device)
             batch = as_batch(objective, objective.Columns(*given), rows)
             step = take_step(objective, BSGD(), FirstRows(), batch)
@@ -250,12 +254,15 @@ class ObjectiveLoss(nn.Module):
 
     def _check_finite(self, step: Step) -> None:
         """Raise if what a step would return or keep is not finite."""
-        for values in (step.value, *step.gradients):
-            total = values.sum()
-            if isinstance(total, Tensor) and not reads_are_free(total):
-                torch._assert_async(total.isfinite(), "the loss and its gradient must be finite")
-            elif not math.isfinite(total):
-                self._refuse(values)
+        total = step.value
+        for gradient in step.gradients:
+            total = total + gradient.sum()
+        if isinstance(total, Tensor) and not reads_are_free(total):
+            torch._assert_async(total.isfinite(), "the loss and its gradient must be finite")
+        elif not math.isfinite(total):
+            for values in (step.value, *step.gradients):
+                if not math.isfinite(values.sum()):
+                    self._refuse(values)
 
     def _refuse(self, values: Any) -> None:
         """Raise, since some values are not finite, or their sum is not."""
@@ -345,6 +352,13 @@ class ObjectiveLoss(nn.Module):
         return super()._apply(fn, recurse)
 
 
+@contextmanager
+def _plain_torch(device: torch.device) -> Iterator[None]:
+    """Within this context, torch keeps no graph, and the precision of what it is given."""
+    with torch.no_grad(), torch.autocast(dtype=torch.bfloat16, device_type=device.type, enabled=False):
+        yield
+
+
 def _visit(step: Step, view: TableRows) -> Visit:
     """Return a step as observers see it."""
     seen = getattr(view, "seen", step.share) > 0
@@ -356,8 +370,8 @@ def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any]) -> T
     """Return a scalar with a value, and gradients in the outputs: a dot product, whose value is replaced."""
     loss: Any = None
     for output, gradient in zip(outputs, gradients, strict=True):
-        part = (gradient if isinstance(gradient, Tensor) else torch.from_numpy(gradient)).to(output.dtype).reshape(-1)
-        term = torch.dot(output.reshape(-1) if output.dim() > 1 else output, part)
+        part = as_dtype(gradient if isinstance(gradient, Tensor) else torch.from_numpy(gradient), output.dtype)
+        term = torch.dot(output, part) if output.dim() == 1 else torch.dot(output.reshape(-1), part.reshape(-1))
         loss = term if loss is None else loss + term
     loss.detach().copy_(value) if isinstance(value, Tensor) else loss.detach().fill_(float(value))
     if loss.requires_grad:

@@ -75,7 +75,7 @@ class OutputMemory(nn.Module):
         """Return what is held of rows that are not in the batch."""
         is_here = rings.born >= 0
         if knows_rows:
-            is_here = is_here & ~contains(ascending(batch.rows), rings.row)
+            is_here = is_here & ~contains(ascending(batch.rows) if batch.ordered is None else batch.ordered, rings.row)
         share = rings.share * is_here
         weight = is_here * namespace(share).ones_like(share)
         rate = (1 / (rings.step + 1 + 0 * rings.mean[0])).clip(1 / HORIZON, None)
