@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from fcco.core.arrays import Array, can_read, cast, counted, namespace, ones, row_sums, taken, wide
 from fcco.core.sorting import (
     MOST_CELLS,
@@ -224,6 +226,12 @@ def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
         return by_pair
 
     return xp.stack([xp.log(total) + peak for total, (_, peak, _) in zip(totals, parts, strict=True)]), backward
+
+
+def log_totals(t: torch.Tensor) -> torch.Tensor:
+    """Return the logarithms of the sums of e^t, [m], by autograd; -inf, without a gradient, if empty."""
+    is_empty = ~(t > -math.inf).any(1)
+    return t.masked_fill(is_empty[:, None], 0.0).logsumexp(1).masked_fill(is_empty, -math.inf)
 
 
 def _exponentials(t: Array, room: float = 0.0) -> tuple[Array, Array]:

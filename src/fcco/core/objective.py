@@ -13,7 +13,7 @@ from fcco.core.arrays import Array, counted, moved, namespace, ones
 from fcco.core.kernels import Backward, Pairs, Same, Side
 from fcco.core.outers import Outer
 from fcco.core.spaces import LOG, PLAIN
-from fcco.core.weights import TINY, Pool, SelfTerm, Weights, weigh
+from fcco.core.weights import TINY, Pool, SelfTerm, Weights, less, weigh
 
 
 class Objective:
@@ -35,6 +35,8 @@ class Objective:
     """Whether inner values are logarithms."""
     arrays = False
     """Whether it works on NumPy's arrays too."""
+    has_pool = True
+    """Whether the examples of a batch are candidates; if not, an anchor brings its own, and nothing is remembered."""
     kinds = 1
     """How many kinds of examples there are, between which relations tell."""
     strata = 1
@@ -57,7 +59,7 @@ class Objective:
     sizes: Array | None = None
     """[kinds], how many examples of each kind the population has; None: as the pool has them."""
     stratum_sizes: Array | None = None
-    """[strata], how many examples the population has; None: as the pool has them."""
+    """[strata], or [S', strata] by relation, how many can meet an anchor; None: as the pool has them."""
     stratum_parts: Array | None = None
     """[strata], the part of the population's shares that each has; None: its part in the batches."""
     anchor_sizes: Array | None = None
@@ -68,6 +70,11 @@ class Objective:
     def describe(self, x: Any) -> Any:
         """Return the columns of a batch, with those that describe the population as the batch if they are not given."""
         return x
+
+    @property
+    def parameters(self) -> tuple[torch.Tensor, ...]:
+        """Return the tensors of the objective itself that have a gradient, such as a temperature that is learnt."""
+        return ()
 
     def is_anchor(self, x: Any) -> Array:
         """Return which examples have a term f(g_i), [B] of bool."""
@@ -129,10 +136,14 @@ class Objective:
         return share, share
 
     def like(self, x: Array) -> Objective:
-        """Return this objective with its arrays in the library, the dtype and the place of another one."""
+        """Return this objective with its arrays in the library, the dtype and the place of another one.
+
+        What is learnt stays as it is.
+        """
         objective = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, torch.Tensor | np.ndarray):
+            is_learnt = isinstance(value, torch.nn.Parameter) or getattr(value, "requires_grad", False)
+            if isinstance(value, torch.Tensor | np.ndarray) and not is_learnt:
                 setattr(objective, name, moved(value, x))
         return objective
 
@@ -161,11 +172,14 @@ class Objective:
     def weigh(self, x: Any, candidates: Any, pool: Pool, copies: Array | float) -> Weights:
         """Return what each candidate of a pool stands for."""
         there = self.there(x, candidates, pool)
-        w = weigh(self.population(x, there), there, copies, self.self_relation, self.self_term, self.fills)
-        return w._replace(there=there)
+        sizes, relation = self.population(x, there), self.self_relation
+        leaves_out = self.self_term in (None, "exact")
+        if relation is not None and sizes is there and leaves_out and not isinstance(copies, float):
+            sizes = less(sizes, relation, copies - 1)  # the copies of an anchor are one example
+        return weigh(sizes, there, copies, relation, self.self_term, self.fills)._replace(there=there)
 
     def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
-        """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides."""
+        """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides, then to the parameters."""
         folded = self.folded(pairs, w, candidates)
         if folded is not None:
             pairs, w = folded
@@ -253,7 +267,7 @@ class FromEstimate(Objective):
         columns = [column.expand(m, -1) for column in pairs.columns(ones(candidates[0]), dense=True)]
         if pairs.same is not None:
             columns = [pairs.same.without(column.clone()) for column in columns]
-        weights = torch.stack(columns) * w.each[:, :, None]
+        weights = torch.stack(columns) * (w.each if w.each.ndim == 3 else w.each[:, :, None])
         own = None if w.own is None else w.own * ones(anchors[0])
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_() for x in (*anchors[:k], *candidates[:k])]
@@ -261,8 +275,8 @@ class FromEstimate(Objective):
             inner = self.estimate(one, two, weights[0] if self.relations == 1 else weights, own)
 
         def backward(grad: Array, side: Side = "both") -> Any:
-            made = torch.autograd.grad(inner, leaves, grad, allow_unused=True, materialize_grads=True)
-            return made[:k], made[k:]
+            made = gradients(inner, (*leaves, *self.parameters), grad)
+            return made[:k], made[k : 2 * k], *made[2 * k :]
 
         return inner.detach(), backward
 
@@ -272,8 +286,12 @@ class FromEstimate(Objective):
 
         def gradient(slope: Array, at: Array, scale: Array) -> Any:
             space = LOG if self.log else PLAIN
-            one = Weights(ones(scale[:, :1]), None, ones(scale) > 0)
-            inner, back = self.inner(anchors, candidates, pairs._replace(weight=pairs.weight * scale[0]), one)
+            inner, back = self.inner(anchors, candidates, pairs, Weights(scale[:, None], None, ones(scale) > 0))
             return back(space.slope(slope, inner, at))[1]
 
         return self.inner(old, candidates, self.pairs(old, candidates, pairs.weight, None), w)[0], gradient
+
+
+def gradients(of: torch.Tensor, leaves: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the gradients in the leaves; 0 for those that have no part."""
+    return torch.autograd.grad(of, leaves, grad, allow_unused=True, materialize_grads=True)

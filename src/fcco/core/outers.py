@@ -84,6 +84,29 @@ class Logarithm(Outer):
 
 
 @dataclass(frozen=True)
+class LogRatio(Outer):
+    """f = log(u_2 / u_1), given log u."""
+
+    def value(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        return u[:, 1] - u[:, 0]
+
+    def slope(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        return namespace(u).stack([0 * u[:, 0] - 1, 0 * u[:, 0] + 1], 1)
+
+
+@dataclass(frozen=True)
+class Logistic(Outer):
+    """f = log(1 + e^-u)."""
+
+    def value(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        xp = namespace(u)
+        return xp.logaddexp(xp.zeros_like(u), -u)
+
+    def slope(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        return -1 / (1 + namespace(u).exp(u))
+
+
+@dataclass(frozen=True)
 class Linear(Outer):
     """f = u."""
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from fcco.core.arrays import (
     Array,
     added,
@@ -24,6 +26,7 @@ from fcco.core.arrays import (
 )
 from fcco.core.kernels import Backward, Same, Side
 from fcco.core.objective import Objective
+from fcco.core.outers import Outer
 from fcco.core.rules import Batch as Met
 from fcco.core.spaces import LOG, PLAIN, Rate, Space
 from fcco.core.weights import TINY, Pool, Weights, less, weigh_candidates, weigh_fresh
@@ -82,7 +85,7 @@ class Batch(NamedTuple):
     share: Array | None = None
     """How much each f counts, if the caller says so."""
     sample: Any = None
-    """What f is evaluated on, if it is the caller's."""
+    """What the caller's f is evaluated on, of this process's anchors."""
     ordered: Array | None = None
     """[B], the rows in ascending order, if that is known."""
 
@@ -98,17 +101,21 @@ def as_batch(
 ) -> Batch:
     """Return examples as a batch, of which this process has those of a slice.
 
-    With ``fixed``, no shape depends on values: all examples are anchors, of which some do not count.
+    With ``fixed``, no shape depends on values: all examples are anchors, of which some do not count. Of an objective
+    without a pool, ``x`` has this process's examples alone, all of which are anchors.
     """
-    x = objective.describe(x)
+    x, everyone = objective.describe(x), mine or slice(0, len(rows))
     pool = objective.pool(x, ones(x[0]))
     if fixed:
-        return Batch(x, rows, pool, Same(rows, rows, False), None, None, mine or slice(0, len(rows)), True)
+        same = Same(rows, rows, False) if objective.has_pool else None
+        return Batch(x, rows, pool, same, None, None, everyone, True)
+    xp, ordered = namespace(rows), ascending(rows) if ordered is None else ordered
+    repeats = bool(xp.count_nonzero(ordered[1:] == ordered[:-1]))
+    if not objective.has_pool:
+        return Batch(x, rows, pool, None, None, None, everyone, repeats, ordered=ordered)
     every = places_of(objective.is_anchor(x))
     first, last = (0, len(every)) if mine is None else ((every < end).sum() for end in (mine.start, mine.stop))
     anchors = every if mine is None else every[int(first) : int(last)]
-    xp, ordered = namespace(rows), ascending(rows) if ordered is None else ordered
-    repeats = bool(xp.count_nonzero(ordered[1:] == ordered[:-1]))
     if repeats:
         same = pairs_of(taken(rows, every), rows)
     else:
@@ -179,6 +186,9 @@ class Step(NamedTuple):
     """The running estimates of remembered anchors; None: they have not changed."""
     mean: Array | None
     """The running means of the memory."""
+    extra: Array | None
+    """A scalar with a graph to what else has a gradient, of this process's anchors: the parameters of the objective and
+    of f, and f's sample. Its value means nothing. None: there is nothing else."""
 
 
 def take(x: Any, places: Array | None) -> Any:
@@ -244,8 +254,11 @@ def take_step(
     before, rate = table.read(rows, met), table.rate(rows)
     new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(distinct), space))
     total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
-    value = (objective.outer.value(new, rows, batch.sample) * share).sum() / (total + TINY)
-    slope = objective.outer.slope(where, rows, batch.sample)
+    value, of_f = evaluate(objective.outer, batch, new, rows, share / (total + TINY), mine, ranks)
+    f_at, f_rows, f_inner, f_share, here = where, rows, inner, share, mine
+    if batch.sample is not None:
+        f_at, f_rows, f_inner, f_share, here = where[mine], rows[mine], inner[mine], share[mine], slice(None)
+    slope = objective.outer.slope(f_at, f_rows, batch.sample)
     sides: Side = "anchors" if two_sided else "both"
     mean, meets, divisor = None, None, total
     if memory is not None:
@@ -254,18 +267,46 @@ def take_step(
         divisor = mean[: objective.strata].sum()
         if objective.stratum_parts is not None:
             divisor = taken(mean[: objective.strata] / objective.stratum_parts.clip(TINY, None), stratum)
-    slopes = weighed(space.slope(slope, inner, where), share / (divisor + TINY))
-    to_anchors, by_candidates = made.backward(slopes[mine], sides)
+    slopes = weighed(space.slope(slope, f_inner, f_at), f_share / (divisor + TINY))
+    to_anchors, by_candidates, *to_parameters = made.backward(slopes[here], sides)
     refreshed = None
     if two_sided:
         fresh = Fresh(slope, where, share)
         by_candidates, refreshed = against_fresh(objective, space, batch, memory, fresh, meets)
         to_anchors = [added(0 * b, a, batch.anchors) for a, b in zip(to_anchors, by_candidates, strict=True)]
         gradients = [ranks.sum(a) + b for a, b in zip(to_anchors, by_candidates, strict=True)]
+    elif not objective.has_pool:
+        gradients = to_anchors
     else:
         parts = zip(to_anchors, by_candidates, strict=True)
         gradients = [ranks.sum(b if a is None else added(b, a, batch.anchors)) for a, b in parts]
-    return Step(value, tuple(gradients), rows, new, share, rate, before, kept, refreshed, mean)
+    extra = with_graph(objective.parameters, to_parameters, of_f)
+    return Step(value, tuple(gradients), rows, new, share, rate, before, kept, refreshed, mean, extra)
+
+
+def evaluate(
+    f: Outer, batch: Batch, new: Array, rows: Array, weight: Array, mine: slice, ranks: Ranks
+) -> tuple[Array, Array | None]:
+    """Return the value, and this process's part of it with a graph to what the caller's f has of its own."""
+    if f.arrays:
+        return (f.value(new, rows) * weight).sum(), None
+    with torch.enable_grad():
+        if batch.sample is None:
+            terms = f.value(new, rows) * weight
+            value, part = terms.detach().sum(), terms[mine].sum()
+        else:
+            part = (f.value(new[mine], rows[mine], batch.sample) * weight[mine]).sum()
+            value = ranks.sum(part.detach())
+    return value, part if part.requires_grad else None
+
+
+def with_graph(leaves: Any, gradients: Any, more: Array | None) -> Array | None:
+    """Return a scalar that has these gradients in the leaves, and another one added."""
+    if not leaves:
+        return more
+    with torch.enable_grad():
+        scalar = sum((leaf * grad).sum() for leaf, grad in zip(leaves, gradients, strict=True))
+        return scalar if more is None else scalar + more
 
 
 def weighed(slopes: Array, weight: Array) -> Array:
