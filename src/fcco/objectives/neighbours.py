@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, namespace, ones, taken
+from fcco.core.arrays import Array, namespace, taken
 from fcco.core.kernels import Backward, Pairs, log_sums, minus_squared_distances
 from fcco.core.objective import Objective
 from fcco.core.outers import Share
+from fcco.core.weights import Pool, Weights
 
 
 class Embedded(NamedTuple):
@@ -21,15 +22,19 @@ class NCA(Objective):
     Columns, dim, log, relations, anchor_relations, self_relation, arrays = Embedded, 2, True, 2, 2, 0, True
 
     def __init__(self, sizes: Any = None, *, kinds: int = 1, likelihood: bool = False, by_class: bool = False) -> None:
-        self.outer = Share(log=True, likelihood=likelihood)
-        self.sizes = self.anchor_sizes = sizes
+        self.outer, self.needs_mate = Share(log=True, likelihood=likelihood), likelihood
+        self.sizes = sizes
         self.kinds = kinds if sizes is None else len(sizes)
         self.by_class = by_class
         self.strata = self.kinds if by_class else 1
         if sizes is not None:
-            self.total = float(sizes.sum())
-            self.stratum_sizes = sizes if by_class else sizes.sum()[None]
-            self.stratum_parts = self.stratum_sizes / self.total
+            with_mates = sizes * (sizes > 1)
+            self.anchor_sizes = with_mates if likelihood else sizes
+            self.total = float(self.anchor_sizes.sum())
+            self.stratum_parts = (self.anchor_sizes if by_class else self.anchor_sizes.sum()[None]) / self.total
+            self.stratum_sizes = sizes
+            if not by_class:
+                self.stratum_sizes = namespace(sizes).stack([with_mates.sum(), sizes.sum()])[:, None]
 
     def kind(self, x: Embedded) -> Array:
         return x.label
@@ -49,6 +54,11 @@ class NCA(Objective):
         return namespace(counts).stack([mates, counts.sum() - mates])
 
     by_anchors = by_relation
+
+    def weigh(self, x: Embedded, candidates: Embedded, pool: Pool, copies: Array | float) -> Weights:
+        """Return what each candidate of a pool stands for; a logarithm needs a mate."""
+        w = super().weigh(x, candidates, pool, copies)
+        return w._replace(known=w.known & (w.each[0] > 0)) if self.needs_mate else w
 
     def sums(self, anchors: Embedded, candidates: Embedded, pairs: Pairs) -> tuple[Array, Backward]:
         t, to_embeddings = minus_squared_distances(anchors.embedding, candidates.embedding)
