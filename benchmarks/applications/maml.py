@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector
 import fcco
 from applications import DIVERGED, Application, Case, Method, Result, Table
 from fcco.functional import maml_loss
-from fcco.functional._meta import Data, adapt, task_losses
+from fcco.objectives.meta import Data, adapt, task_losses
 from harness.tasks import shuffled
 from harness.training import DivergedError, train
 

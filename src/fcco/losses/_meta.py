@@ -10,20 +10,10 @@ from torch import Tensor, nn
 from fcco._pool import Pool
 from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import check_number
-from fcco.functional._meta import Data, TaskLoss, adapt, check_tasks, parameter_count, task_losses
+from fcco.functional._meta import check_tasks, parameter_count
 from fcco.losses._base import Loss
 from fcco.losses._options import MAMLOptions
-
-
-class _QueryLoss:
-    """The outer function f_i(u; ι): the loss of the weights u on the query data ι of task i."""
-
-    def __init__(self, loss: TaskLoss) -> None:
-        self.loss = loss
-
-    def __call__(self, u: Tensor, index: Tensor, sample: tuple[nn.Module, Data]) -> Tensor:
-        model, query = sample
-        return task_losses(model, u.reshape(len(index), -1), query, loss=self.loss)
+from fcco.objectives.meta import Data, QueryLoss, TaskLoss, adapt
 
 
 class MAMLLoss(Loss):
@@ -92,7 +82,7 @@ class MAMLLoss(Loss):
         rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
     ) -> None:
         check_number(lr, "lr", above=0)
-        super().__init__(_QueryLoss(loss), n, dim=n_parameters, rule=rule)
+        super().__init__(QueryLoss(loss), n, dim=n_parameters, rule=rule)
         self.coupled.outer_may_fail = True  # it calls the model
         self.lr, self.loss = lr, loss
 
@@ -143,6 +133,7 @@ class MAMLLoss(Loss):
             )
 
         def estimate(pool: Pool) -> Tensor:
+            check_tasks(support, "support")
             inner = adapt(model, support, lr=self.lr, loss=self.loss)
             check_tasks(query, "query", len(inner))
             return inner

@@ -10,9 +10,9 @@ from fcco._memory import Memory
 from fcco.core.rules import Rule
 from fcco.functional._inner import OwnTerm
 from fcco.functional._inner_listwise import ListOwnTerm
-from fcco.functional._meta import TaskLoss
 from fcco.functional._surrogates import SurrogateLike
 from fcco.losses._temperature import AutoTemperature, Temperature
+from fcco.objectives.meta import TaskLoss
 
 
 class AUCOptions(TypedDict, total=False):

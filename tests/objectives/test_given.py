@@ -1,0 +1,234 @@
+"""Objectives whose anchors bring their candidates, or inner values; and what an f of the caller's has of its own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fcco
+from fcco import functional
+from fcco.core.outers import FromFunction
+from fcco.core.step import Ranks, as_batch, take_step
+from fcco.losses import InvariantLogisticLoss, LatentVariableLoss, MAMLLoss, SoftmaxLoss
+from fcco.objectives.given import GivenInner
+from fcco.objectives.likelihood import InBatchSoftmax, Latent, LatentVariable, Logits, Paired, Softmax
+from fcco.objectives.meta import MAML, adapt
+from fcco.objectives.robust import InvariantLogistic, Observed
+
+from .stepping import Table, assert_equal, gradients_of, step_of
+
+RULES = pytest.mark.parametrize("rule", [fcco.BSGD(), fcco.SOAP(gamma=0.6), fcco.SOX(gamma=0.3)], ids=str)
+BATCHES = [[0, 5, 7, 2, 9], [1, 5, 1, 2], [0, 1, 2, 3, 4, 0, 6, 9]]
+N = 10
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def steps(rule, objective):
+    """Yield the rows of a few steps, as many as there are in each, and the table."""
+    table = Table(N, objective.dim, rule)
+    for seed, rows in enumerate(BATCHES):
+        torch.manual_seed(seed)
+        yield torch.tensor(rows), len(rows), table
+
+
+def leaf(*shape):
+    return torch.randn(*shape).double().requires_grad_()
+
+
+def log_q_of(kind, m):
+    return {"none": None, "all": torch.rand(4).double().log(), "each": torch.rand(m, 4).double().log()}[kind]
+
+
+QS = pytest.mark.parametrize("q", ["none", "all", "each"])
+
+
+@RULES
+@QS
+def test_latent_variables_give_the_steps_of_the_loss(rule, q):
+    objective, loss_fn = LatentVariable(), LatentVariableLoss(N, rule).double()
+    for rows, m, table in steps(rule, objective):
+        likelihood, weight, log_q = leaf(m, 4), leaf(m, 4), log_q_of(q, m)
+        none = torch.zeros(m, 4, dtype=torch.bool)
+        none[0], none[1, :2], none[2] = True, True, torch.tensor([True, False, True, True])
+        one = likelihood.masked_fill(none, -torch.inf)
+        loss = step_of(objective, Latent(one, weight, log_q), rows, table, rule)
+        assert_equal(loss, loss_fn(one, weight, rows, log_q), (likelihood, weight), 1e-11)
+
+
+def test_latent_variables_of_all_data_are_exact():
+    likelihood, weight = leaf(N, 4), leaf(N, 4)
+    loss = step_of(LatentVariable(), Latent(likelihood, weight), torch.arange(N))
+    assert_equal(loss, functional.latent_variable_loss(likelihood, weight), (likelihood, weight))
+
+
+@RULES
+@QS
+@pytest.mark.parametrize("hits", [False, True])
+@pytest.mark.parametrize("term", ["exact", "sampled"])
+@pytest.mark.parametrize("classes", [None, 30])
+def test_softmax_gives_the_steps_of_the_loss(rule, q, hits, term, classes):
+    objective, loss_fn = Softmax(classes, term), SoftmaxLoss(N, classes, rule, term).double()
+    for rows, m, table in steps(rule, objective):
+        target_logit, logits, log_q = leaf(m), leaf(m, 4), log_q_of(q, m)
+        target = torch.arange(m) % 3 if hits else None
+        candidates = torch.randint(3, (m, 4)) if hits else None
+        if hits:
+            candidates[0] = target[0]  # nothing else was drawn
+        loss = step_of(objective, Logits(target_logit, logits, log_q, target, candidates), rows, table, rule)
+        wanted = loss_fn(target_logit, logits, rows, log_q, target=target, candidates=candidates)
+        assert_equal(loss, wanted, (target_logit, logits), 1e-11)
+
+
+def test_softmax_of_all_classes_is_exact():
+    logits, target = leaf(N, 7), torch.arange(N) % 7
+    of_target = logits[torch.arange(N), target]
+    candidates = torch.arange(7).expand(N, 7)
+    loss = step_of(Softmax(7), Logits(of_target, logits, None, target, candidates), torch.arange(N))
+    assert_equal(loss, functional.softmax_loss(of_target, logits), (logits,))
+
+
+@RULES
+@pytest.mark.parametrize("q", [False, True])
+@pytest.mark.parametrize("term", ["exact", "sampled"])
+@pytest.mark.parametrize("classes", [None, 30])
+def test_softmax_in_batch_gives_the_steps_of_the_loss(rule, q, term, classes):
+    objective, loss_fn = InBatchSoftmax(classes, term), SoftmaxLoss(N, classes, rule, term).double()
+    for rows, m, table in steps(rule, objective):
+        scores, items = leaf(m, m), torch.randint(4, (m,))
+        log_q = torch.rand(m).double().log() if q else None
+        loss = step_of(objective, Paired(scores, items, log_q), rows, table, rule)
+        assert_equal(loss, loss_fn.in_batch(scores, items, rows, log_q), (scores,), 1e-11)
+
+
+@pytest.mark.parametrize("q", [False, True])
+def test_softmax_in_batch_without_others_has_no_term(q):
+    scores, items = leaf(3, 3), torch.tensor([1, 1, 1])
+    loss = step_of(InBatchSoftmax(), Paired(scores, items, torch.zeros(3).double() if q else None), torch.arange(3))
+    assert loss.item() == 0
+    assert (torch.autograd.grad(loss, scores)[0] == 0).all()
+
+
+@RULES
+def test_invariance_gives_the_steps_of_the_loss(rule):
+    objective, loss_fn = InvariantLogistic(), InvariantLogisticLoss(N, rule).double()
+    for rows, m, table in steps(rule, objective):
+        scores, label = leaf(m, 4), torch.arange(m) % 2
+        loss = step_of(objective, Observed(scores, label), rows, table, rule)
+        assert_equal(loss, loss_fn(scores, label, rows), (scores,))
+    wanted = functional.invariant_logistic_loss(scores, label)
+    assert_equal(step_of(objective, Observed(scores, label), torch.arange(m)), wanted, (scores,))
+
+
+@pytest.mark.parametrize("size", [1e4, 1e300])
+def test_extreme_values_are_finite(size):
+    scores = (size * torch.tensor([[1.0, 1], [-1, -1], [1, 1]]).double()).requires_grad_()
+    label, rows = torch.tensor([1, 1, 0]), torch.arange(3)
+    loss = step_of(InvariantLogistic(), Observed(scores, label), rows)
+    assert_equal(loss, functional.invariant_logistic_loss(scores, label), (scores,))
+    logits = (size * torch.tensor([[1.0, -1], [-1, 1], [-1, -1]]).double()).requires_grad_()
+    target = torch.zeros(3).double().requires_grad_()
+    loss = step_of(Softmax(), Logits(target, logits), rows)
+    assert_equal(loss, SoftmaxLoss(3, own_term="exact").double()(target, logits, rows), (logits,))
+
+
+def tasks(m):
+    x, y = torch.randn(m, 5, 2).double(), torch.randn(m, 5, 1).double()
+    return x, y.requires_grad_()
+
+
+def network():
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+
+
+@RULES
+def test_maml_gives_the_steps_of_the_loss(rule):
+    model = network()
+    objective = MAML(F.mse_loss, 13)
+    loss_fn = MAMLLoss.for_model(model, n=N, lr=0.1, rule=rule).double()
+    for rows, m, table in steps(rule, objective):
+        support, query = tasks(m), tasks(m)
+        inner = adapt(model, support, lr=0.1)
+        loss = step_of(objective, (inner,), rows, table, rule, sample=(model, query))
+        wanted = loss_fn(model, support, query, rows)
+        # f's data get their gradient at the new rows, and those of the loss where the rule differentiates.
+        of_f = [] if isinstance(rule, fcco.SOX) else [query[1]]
+        assert_equal(loss, wanted, (*model.parameters(), support[1], *of_f), 1e-11)
+
+
+def test_maml_of_all_tasks_is_exact():
+    model, support, query = network(), tasks(N), tasks(N)
+    loss = step_of(MAML(F.mse_loss, 13), (adapt(model, support, lr=0.1),), torch.arange(N), sample=(model, query))
+    wanted = functional.maml_loss(model, support, query, lr=0.1)
+    assert_equal(loss, wanted, (*model.parameters(), support[1], query[1]))
+
+
+class Scaled(nn.Module):
+    """f with a parameter of its own, and data of the call."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.3).double())
+
+    def forward(self, u, index, sample=2.0):
+        return sample * (self.scale * u).square() + index
+
+
+@pytest.mark.parametrize("with_sample", [False, True])
+@RULES
+def test_f_gets_its_gradient_at_the_new_rows(rule, with_sample):
+    f = Scaled()
+    objective, loss_fn = GivenInner(FromFunction(f)), fcco.CoupledLoss(f, N, rule=rule).double()
+    for rows, m, table in steps(rule, objective):
+        inner = leaf(m)
+        sample = torch.rand(m).double().requires_grad_() if with_sample else None
+        loss = step_of(objective, (inner,), rows, table, rule, sample=sample)
+        assert_equal(loss, loss_fn(inner, rows, sample=sample), (inner,))
+        of_f = () if sample is None else (sample,)
+        assert_equal(loss, f(table.u[rows], rows, *of_f).mean(), (f.scale, *of_f))
+
+
+def test_a_step_without_parameters_has_nothing_extra():
+    objective = GivenInner(FromFunction(torch.square))
+    batch = as_batch(objective, objective.Columns(leaf(3).detach()), torch.arange(3))
+    assert take_step(objective, fcco.BSGD(), Table(3, 1, fcco.BSGD()), batch).extra is None
+
+
+class Two(Ranks):
+    """This process and one more, whose parts are known. A sum is this process's part."""
+
+    def __init__(self, others, place):
+        self.others, self.place = others, place
+
+    def exchange(self, *parts):
+        pairs = [pair[:: 1 - 2 * self.place] for pair in zip(parts, self.others, strict=True)]
+        size = len(parts[0])
+        start = self.place * len(self.others[0])
+        return tuple(map(torch.cat, pairs)), slice(start, start + size)
+
+    def sum(self, values):
+        return values
+
+
+@pytest.mark.parametrize("with_sample", [False, True])
+def test_several_processes_are_one(with_sample):
+    f, rows = Scaled(), torch.tensor([4, 0, 2, 4, 1])
+    objective, inner, sample = GivenInner(FromFunction(f)), leaf(5), torch.rand(5).double() if with_sample else None
+    rule, steps = fcco.SOAP(gamma=0.5), []
+    whole = step_of(objective, (inner,), rows, Table(5, 1, rule), rule, sample=sample)
+    for place, (mine, rest) in enumerate([(slice(0, 2), slice(2, 5)), (slice(2, 5), slice(0, 2))]):
+        values, ones = inner.detach()[rest], torch.ones(5).double()[rest]
+        batch = as_batch(objective, objective.Columns(inner.detach()[mine]), rows, mine=mine)
+        batch = batch._replace(sample=sample[mine] if with_sample else None)
+        steps.append(
+            take_step(objective, rule, Table(5, 1, rule), batch, None, Two((values, ones, ones, values), place))
+        )
+    one, other = steps
+    torch.testing.assert_close(one.value + other.value if with_sample else one.value, whole.detach())
+    of_inner, of_scale = gradients_of(whole, inner, f.scale)
+    torch.testing.assert_close(torch.cat([one.gradients[0], other.gradients[0]]), of_inner)
+    torch.testing.assert_close(torch.autograd.grad(one.extra + other.extra, f.scale)[0], of_scale)
