@@ -112,9 +112,9 @@ class Objective:
         """Return how many candidates of a pool are in each relation with examples as anchors, [S, 1] or [S, m]."""
         return self.by_relation(x, pool.there)
 
-    def anchors_there(self, x: Any, anchors: Any, pool: Pool) -> Array:
-        """Return how many anchors of a pool are in each relation with examples as candidates, [S', 1] or [S', R]."""
-        return self.by_anchors(x, pool.there)
+    def anchors_there(self, x: Any, *pools: tuple[Any, Pool]) -> Array:
+        """Return how many anchors of some pools are in each relation with examples as candidates, [S', 1] or [S', R]."""
+        return self.by_anchors(x, sum(pool.there for _, pool in pools))
 
     def population(self, x: Any, there: Array) -> Array:
         """Return how many of the population are in each relation with examples as anchors; by default, as in the pool."""
@@ -176,7 +176,7 @@ class Objective:
         leaves_out = self.self_term in (None, "exact")
         if relation is not None and sizes is there and leaves_out and not isinstance(copies, float):
             sizes = less(sizes, relation, copies - 1)  # the copies of an anchor are one example
-        return weigh(sizes, there, copies, relation, self.self_term, self.fills)._replace(there=there)
+        return weigh(sizes, there, copies, relation, self.self_term, self.fills)
 
     def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
         """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides, then to the parameters."""

@@ -13,9 +13,10 @@ from fcco.core.arrays import (
     Array,
     added,
     ascending,
-    can_read,
+    cast,
     column,
     counted,
+    is_positive,
     namespace,
     ones,
     order_of,
@@ -228,9 +229,8 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
     if batch.anchors is None:
         is_anchor = objective.is_anchor(anchors)
         share, count = share * is_anchor, count * is_anchor
-    counts = share > 0
-    if not (can_read(counts) and counts.all()):
-        inner = xp.where(column(counts, inner), inner, objective.unknown)
+    if not is_positive(share):
+        inner = xp.where(column(share > 0, inner), inner, objective.unknown)
     return Estimate(inner, share, count, backward)
 
 
@@ -245,14 +245,14 @@ def take_step(
     # Every process updates the rows of all of them, so that their tables stay the same.
     (inner, share, count, kept), mine = ranks.exchange(made.inner, made.share, made.count, pooled.inner)
     rows = at(batch.rows, batch.every)
-    met, distinct = kept, (share > 0).sum()
+    met, counts = kept, share > 0
     if batch.repeats:  # a row is updated once, by the mean of its estimates
-        slot, counts = slots_of(rows), (share > 0) * ones(met)
-        there = counted(slot, len(rows), counts)
-        met = xp.where(column(share > 0, met), taken(space.group_mean(met, slot, counts, there), slot), met)
-        distinct = (there > 0).sum()
+        slot, weight = slots_of(rows), cast(counts, share)
+        there = counted(slot, len(rows), weight)
+        met = xp.where(column(counts, met), taken(space.group_mean(met, slot, weight, there), slot), met)
+        counts = there > 0
     before, rate = table.read(rows, met), table.rate(rows)
-    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(distinct), space))
+    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(counts.sum()), space))
     total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
     value, of_f = evaluate(objective.outer, batch, new, rows, share / (total + TINY), mine, ranks)
     f_at, f_rows, f_inner, f_share, here = where, rows, inner, share, mine
@@ -289,7 +289,7 @@ def evaluate(
 ) -> tuple[Array, Array | None]:
     """Return the value, and this process's part of it with a graph to what the caller's f has of its own."""
     if f.arrays:
-        return (f.value(new, rows) * weight).sum(), None
+        return f.value(new, rows) @ weight, None
     with torch.enable_grad():
         if batch.sample is None:
             terms = f.value(new, rows) * weight
@@ -311,10 +311,9 @@ def with_graph(leaves: Any, gradients: Any, more: Array | None) -> Array | None:
 
 def weighed(slopes: Array, weight: Array) -> Array:
     """Return slopes times a weight of each; 0 where that is."""
-    counts = weight > 0
-    if can_read(counts) and counts.all():
+    if is_positive(weight):
         return slopes * column(weight, slopes)
-    return namespace(slopes).where(column(counts, slopes), slopes * column(weight, slopes), 0.0)
+    return namespace(slopes).where(column(weight > 0, slopes), slopes * column(weight, slopes), 0.0)
 
 
 class Meets(NamedTuple):
@@ -332,20 +331,16 @@ class Meets(NamedTuple):
 
 def expected(objective: Objective, batch: Batch, memory: Remembered, total: Array, share: Array) -> tuple[Array, Meets]:
     """Return the running means with this step, and what each fresh candidate meets."""
-    xp, x, one = namespace(batch.rows), batch.x, batch.pool.weight
-    is_known = (share > 0) * ones(share)
-    is_known = is_known if batch.every is None else added(0 * one, is_known, batch.every)
-    anchors = xp.concatenate([is_known, (memory.share > 0) * memory.pool.weight])
-    kind = xp.concatenate([batch.pool.kind, memory.pool.kind])
-    pool = Pool(kind, anchors, counted(kind, objective.kinds, anchors))
-    there = objective.anchors_there(x, join(x, memory.x), pool) + 0 * one
+    xp, x, one, counts = namespace(batch.rows), batch.x, batch.pool.weight, cast(share > 0, share)
+    is_known = counts if batch.every is None else added(0 * one, counts, batch.every)
+    parts = (x, batch.pool.kind, is_known), (memory.x, memory.pool.kind, cast(memory.share > 0, one))
+    pools = [(c, Pool(kind, weight, counted(kind, objective.kinds, weight))) for c, kind, weight in parts]
+    there = objective.anchors_there(x, *pools) + 0 * one
     sizes, known = objective.anchor_population(x, there), objective.anchor_sizes is not None
     if objective.self_relation is not None:  # an anchor does not meet itself
-        own = batch.same.count((share > 0) * ones(share), len(one), of_candidates=True)
-        is_own = batch.same.count(ones(share), len(one), of_candidates=True) > 0
-        row = xp.arange(len(there), device=one.device)[:, None] == min(objective.self_relation, len(there) - 1)
-        sizes = sizes - row * (is_own * ones(one) if known else own)
-        there = there - row * own
+        own = batch.same.count(counts, len(one), of_candidates=True) if batch.repeats else is_known
+        row = min(objective.self_relation, len(there) - 1)
+        there, sizes = less(there, row, own), less(sizes, row, objective.is_anchor(x) * one if known else own)
     stratum = objective.stratum(x)
     met = counted(stratum, objective.strata, (there > 0) * one)
     mean = memory.mean + memory.rate * (xp.concatenate([total, met.reshape(-1)]) - memory.mean)
@@ -354,7 +349,7 @@ def expected(objective: Objective, batch: Batch, memory: Remembered, total: Arra
         parts = (stratum, objective.stratum(memory.x)), (one, memory.pool.weight)
         stands = counted(xp.concatenate(parts[0]), objective.strata, xp.concatenate(parts[1]))
     stands = taken(stands / mean[objective.strata :].reshape(-1, objective.strata).clip(TINY, None), stratum, 1)
-    return mean, Meets(there, sizes, objective.total if known else anchors.sum().clip(TINY, None), stands)
+    return mean, Meets(there, sizes, objective.total if known else sum(pool.there.sum() for _, pool in pools) + TINY, stands)
 
 
 class Fresh(NamedTuple):
@@ -385,8 +380,8 @@ def against_fresh(
     new, gradient = objective.against(anchors, batch.x, pairs, w, first)
     where = refreshed
     if objective.refreshes:
-        mixed = space.mix(refreshed, new, rate.clip(TINY, 1 - 1e-7))
-        where = refreshed = xp.where(rate > 0, mixed, refreshed)
+        mixed = space.mix(refreshed, new, rate)
+        where = refreshed = mixed if is_positive(rate) else xp.where(rate > 0, mixed, refreshed)
         where = objective.floor(old, batch.x, new, where)
     slope = xp.concatenate([fresh.slope, objective.outer.slope(where, rows)])
     where, share = xp.concatenate([fresh.at, where]), xp.concatenate([fresh.share, share])
@@ -399,10 +394,8 @@ def weigh_refresh(objective: Objective, anchors: Any, batch: Batch, memory: Reme
     fresh, held = (objective.there(anchors, part.x, part.pool) for part in (batch, memory))
     sizes = objective.population(anchors, fresh + held)
     term, relation = objective.self_term, objective.self_relation
-    w = weigh_fresh(sizes, fresh, fresh + held, relation, term, objective.fills)
-    held = held if relation is None else less(held, relation, 1.0)
+    w, there = weigh_fresh(sizes, fresh, fresh + held, relation, term, objective.fills), fresh + held
+    there = there if relation is None else less(there, relation, 1.0)
     if objective.dim > 1:
-        rate = w.known * fresh / (fresh + held).clip(1, None)
-        return w, (rate + 0 * ones(anchors[0])).T
-    rate = fresh.sum(0) / (fresh + held).sum(0).clip(1, None)
-    return w, w.known.all(0) * rate + 0 * ones(anchors[0])
+        return w, (w.known * fresh / there.clip(1, None)).T
+    return w, w.known.all(0) * (fresh.sum(0) / there.sum(0).clip(1, None))

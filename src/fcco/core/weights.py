@@ -63,7 +63,7 @@ def weigh(
         if fill:
             each = each * (sizes.sum(0) / ((each * there).sum(0) + TINY))
             known = there.sum(0) > 0 if relation is None else there[relation] > 0
-        return Weights(each, None if relation is None else each[relation] * copies, known)
+        return Weights(each, None if relation is None else each[relation] * copies, known, there)
     others = less(there, relation, copies)
     if term == "bounded":
         each = sizes / there.clip(1, None)
@@ -72,10 +72,10 @@ def weigh(
         all_of_them = each[relation] * there[relation]
         own = xp.where(others[relation] > 0, own, all_of_them)
         each = _with_row(each, relation, (all_of_them - own) / others[relation].clip(1, None))
-        return Weights(each, own, there[relation] > 0)
+        return Weights(each, own, there[relation] > 0, there)
     rest = less(sizes, relation, 1.0).clip(0, None)
     known = ((others > 0) | (rest <= 0)).all(0)
-    return Weights(rest / others.clip(1, None), None if term is None else 1.0, known)
+    return Weights(rest / others.clip(1, None), None if term is None else 1.0, known, there)
 
 
 def weigh_fresh(sizes: Array, fresh: Array, held: Array, relation: int | None, term: SelfTerm, fill: bool) -> Weights:
@@ -105,10 +105,11 @@ def weigh_candidates(sizes: Array, there: Array, anchors: float | Array, stands:
 
 def less(counts: Array, relation: int, own: Array | float) -> Array:
     """Return how many there are other than the example itself."""
-    return _with_row(counts + 0 * own if hasattr(own, "ndim") else counts, relation, counts[relation] - own)
+    return _with_row(counts, relation, counts[relation] - own)
 
 
 def _with_row(values: Array, place: int, row: Array) -> Array:
-    xp = namespace(values)
-    rows = [row + 0 * part if k == place else part + 0 * row for k, part in enumerate(values)]
-    return xp.stack(rows)
+    """Return values, [S, 1] or [S, m], of which a row is replaced by another, [1] or [m]."""
+    values = values + 0 * row
+    values[place] = row
+    return values
