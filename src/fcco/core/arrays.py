@@ -126,8 +126,8 @@ def repeated(values: Array, counts: Array) -> Array:
 
 def contains(ordered: Array, values: Array) -> Array:
     """Return which values are among numbers in ascending order."""
-    places = namespace(values).searchsorted(ordered, values).clip(None, len(ordered) - 1)
-    return ordered[places] == values
+    places = namespace(values).searchsorted(ordered[:-1], values)  # at most the last place
+    return taken(ordered, places) == values
 
 
 def places_of(mask: Array) -> Array:

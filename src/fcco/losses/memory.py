@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fcco.core.arrays import Array, ascending, contains, namespace, ones, places_of, taken
+from fcco.core.arrays import Array, ascending, cast, contains, namespace, places_of, taken
 from fcco.core.objective import Objective
 from fcco.core.step import Batch, Remembered, Step
 
@@ -56,7 +56,20 @@ class OutputMemory(nn.Module):
 
     def prepared(self, x: Any, *, numpy: bool) -> Rings:
         """Return the buffers, which share their storage with what is returned; they are made, or made wider, for x."""
-        for k, column in enumerate(map(torch.as_tensor, x)):
+        rings = self._arrays(x, numpy)
+        if any(held is None or held.dtype != column.dtype for held, column in zip(rings.x, x, strict=True)):
+            self._make_room([torch.as_tensor(column) for column in x])
+            rings = self._arrays(x, numpy)
+        return rings
+
+    def _arrays(self, x: Any, numpy: bool) -> Rings:
+        buffers: dict[str, Any] = self._buffers
+        arrays = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
+        columns = [arrays.pop(f"column{k}", None) for k in range(len(x))]
+        return Rings(**arrays, x=type(x)(*columns))
+
+    def _make_room(self, x: list[Tensor]) -> None:
+        for k, column in enumerate(x):
             held, dtype = self._buffers.get(f"column{k}"), column.dtype
             if held is None:  # ones are legal wherever an output is
                 shape = (len(self.row), *column.shape[1:])
@@ -66,10 +79,6 @@ class OutputMemory(nn.Module):
         self.n_columns = len(x)
         if self._buffers["column0"].dtype == torch.float64 != self.at.dtype:
             self._buffers |= {name: self._buffers[name].double() for name in ("at", "share", "mean")}
-        buffers: dict[str, Any] = self._buffers
-        arrays = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
-        columns = [arrays.pop(f"column{k}") for k in range(self.n_columns)]
-        return Rings(**arrays, x=type(x)(*columns))
 
     def recall(self, rings: Rings, objective: Objective, batch: Batch, *, knows_rows: bool) -> Remembered:
         """Return what is held of rows that are not in the batch."""
@@ -77,8 +86,8 @@ class OutputMemory(nn.Module):
         if knows_rows:
             is_here = is_here & ~contains(ascending(batch.rows) if batch.ordered is None else batch.ordered, rings.row)
         share = rings.share * is_here
-        weight = is_here * namespace(share).ones_like(share)
-        rate = (1 / (rings.step + 1 + 0 * rings.mean[0])).clip(1 / HORIZON, None)
+        weight = cast(is_here, share)
+        rate = 1 / cast(rings.step.clip(None, HORIZON - 1) + 1, share)
         anchors = None if batch.every is None else places_of(share)
         pool = objective.pool(rings.x, weight)
         return Remembered(rings.x, rings.row, pool, rings.at, share, anchors, rings.mean, rate, self.in_gradient)
@@ -91,7 +100,7 @@ class OutputMemory(nn.Module):
         if step.refreshed is not None:
             at[slice(None) if memory.anchors is None else memory.anchors] = step.refreshed
         mean[...] = step.mean
-        ring = objective.ring(batch.x)
+        ring = objective.ring(batch.x) if self.rings > 1 else 0 * batch.rows
         member = ring[:, None] == xp.arange(self.rings, device=row.device)
         if batch.repeats and knows_rows:  # only the last appearance of each row
             member = member & ~xp.triu(batch.rows[:, None] == batch.rows, 1).any(1)[:, None]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fcco._table import InnerTable
-from fcco.core.arrays import Array, can_read, column, namespace, taken
+from fcco.core.arrays import Array, can_read, column, is_positive, namespace, taken
 from fcco.core.rules import Rule, is_per_row
 from fcco.core.spaces import Rate
 from fcco.core.step import Step
@@ -28,9 +28,9 @@ class TableRows:
         if self.table.decays:
             since = self.buffers["log_decay"] - taken(self.buffers["log_decay_at_write"], rows)
             values = self.table.space.decay(values, column(since, values))
-        seen = self.seen > 0
-        if can_read(seen) and seen.all():
+        if is_positive(self.seen):
             return values
+        seen = self.seen > 0
         return namespace(values).where(column(seen, values), values, first if self.cold is None else self.cold)
 
     def rate(self, rows: Array) -> Rate:
@@ -52,8 +52,9 @@ class TableRows:
 
     def write(self, step: Step) -> None:
         """Write the rows of a step."""
-        table, rows, new, counts, seen = self.table, step.rows, step.new, step.share > 0, self.seen
-        if not (can_read(counts) and counts.all()):
+        table, rows, new, seen = self.table, step.rows, step.new, self.seen
+        if not is_positive(step.share):
+            counts = step.share > 0
             rows, new, seen = rows[counts], new[counts], seen[counts]
         if not self.numpy or table.decays or new.dtype != self.buffers["u"].dtype:
             rows, new, rate = (torch.as_tensor(part) for part in (rows, new, step.rate))
