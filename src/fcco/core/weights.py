@@ -13,7 +13,7 @@ the gradient of the batch by itself.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from fcco.core.arrays import Array, namespace
 
