@@ -193,7 +193,7 @@ class Objective:
 
     def folded(self, pairs: Pairs, w: Weights, candidates: Any) -> tuple[Pairs, Weights] | None:
         """Return one relation in place of several, if all anchors weigh a candidate alike and g is one sum."""
-        if self.dim > 1 or w.each.shape[1] > 1 or len(w.each) == 1 or pairs.relations[0].ndim > 1:
+        if self.dim > 1 or w.each.shape[1] != 1 or len(w.each) == 1 or pairs.relations[0].ndim > 1:
             return None
         each = w.each[:, 0]
         weight = sum(mask * one for mask, one in zip(pairs.relations[1:], each[1:], strict=True))
