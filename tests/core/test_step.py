@@ -1,0 +1,217 @@
+"""Steps: against the exact objectives, the losses and plain loops; pure, in fixed shapes, and on several processes."""
+
+import numpy as np
+import pytest
+import torch
+
+import fcco
+from core.compare import LIBRARIES, SURROGATES, assert_close, convert
+from core.populations import Given, population, remembered
+from fcco.core import kernels
+from fcco.core.step import as_batch, estimate, take, take_step
+from fcco.core.surrogates import as_surrogate
+from fcco.losses.loss import ObjectiveLoss
+from fcco.losses.table import FirstRows
+from fcco.objectives.bipartite import AveragePrecision, PNormPush, Scored
+from fcco.objectives.neighbours import NCA
+from fcco.objectives.survival import Cox
+
+F, L = fcco.functional, fcco.losses
+EXACT = [
+    (AveragePrecision(as_surrogate(s)), F.average_precision_loss, {"surrogate": s})
+    for s in ("ramp", "squared_hinge", "hinge", "sigmoid", "logistic", "exp")
+]
+EXACT += [(PNormPush(as_surrogate(s), 2), F.p_norm_push_loss, {"surrogate": s, "p": 2}) for s in ("logistic", "exp")]
+EXACT += [(Cox(term=term), F.cox_loss, {}) for term in ("sampled", "exact", "bounded")]
+EXACT += [(NCA(kinds=2, likelihood=log), F.nca_loss, {"log_likelihood": log}) for log in (False, True)]
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize(("objective", "function", "options"), EXACT)
+def test_a_full_batch_is_the_exact_objective(objective, function, options, is_sorted, monkeypatch):
+    monkeypatch.setattr(kernels, "MANY", 0 if is_sorted else 10**9)
+    x, _ = population(objective, np.arange(90) % 7 // 5)
+    columns = [torch.tensor(column) for column in x]
+    expected = function(columns[0].requires_grad_(), *columns[1:], **options)
+    expected.backward()
+    for to in LIBRARIES.values():
+        batch = as_batch(objective, convert(to, x), to(np.arange(90)))
+        made = take_step(objective, fcco.BSGD(), FirstRows(), batch)
+        assert_close(made.value, expected.detach())
+        assert_close(made.gradients[0], columns[0].grad)
+
+
+SIZES, EXP = np.array([30.0, 10.0]), as_surrogate("exp")
+LOSSES = {
+    "precision": (AveragePrecision(as_surrogate("ramp"), 1.0, SIZES), L.AveragePrecisionLoss, {"n_pos": 10}),
+    "exact": (AveragePrecision(EXP, 1.0, SIZES, "exact"), L.AveragePrecisionLoss,
+              {"n_pos": 10, "surrogate": "exp", "own_term": "exact"}),
+    "push": (PNormPush(EXP, 2), L.PNormPushLoss, {"p": 2}),
+    "risk": (Cox(SIZES), L.CoxLoss, {"n_events": 10}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [fcco.SOAP(0.7), fcco.SOX(0.5), fcco.BSGD(), fcco.MOAP(0.5)], ids=repr)
+@pytest.mark.parametrize("name", LOSSES)
+def test_steps_are_those_of_the_losses(name, rule):
+    objective, kind, options = LOSSES[name]
+    x, _ = population(objective, np.arange(40) % 4 // 3)
+    features, weights = torch.randn(40, 5, dtype=torch.double), torch.zeros(5, dtype=torch.double, requires_grad=True)
+    losses = kind(40, rule=rule, memory=0, **options).double(), ObjectiveLoss(objective, 40, rule=rule).double()
+    losses[1].n_outer = options.get("n_pos", options.get("n_events", 40))
+    made = []
+    for _ in range(10):
+        rows = torch.randperm(40)[:12]
+        scores, rest = features[rows] @ weights, [torch.tensor(column)[rows] for column in x[1:]]
+        values = [losses[0](scores, *rest, rows), losses[1](scores, *rest, index=rows)]
+        gradients = [torch.autograd.grad(value, weights, retain_graph=True)[0] for value in values]
+        made.append([(value.detach(), *gradient) for value, gradient in zip(values, gradients, strict=True)])
+        weights = (weights - 0.02 * gradients[0]).detach().requires_grad_()
+    old, new = np.array(made).transpose(1, 0, 2)
+    assert_close(new, old)
+
+
+@pytest.mark.parametrize("term", ["sampled", "exact"])
+@pytest.mark.parametrize("surrogate", ["ramp", "exp"])
+def test_rows_that_repeat(surrogate, term):
+    """A row is updated once, by the mean of its estimates; the gradient counts each."""
+    rows, sizes, u, distinct = np.array([3, 1, 3, 0, 2, 1, 4, 3]), np.array([20.0, 6.0]), np.ones((5, 2)), []
+    label = (rows > 1) * 1
+    h = torch.randn(8, dtype=torch.double, requires_grad=True)
+    g, new, loss = {}, {}, 0.0
+    for i in np.flatnonzero(label):
+        copies, pairs = (rows == rows[i]).sum(), SURROGATES[surrogate](h - h[i])
+        each, own = (6 / 5, 6 / 5 * copies) if term == "sampled" else (5 / (5 - copies), 1.0)
+        positive = each * pairs[(label == 1) & (rows != rows[i])].sum() + own
+        g[i] = torch.stack([positive, 20 / 3 * pairs[label == 0].sum()])
+    for i in g:
+        new[rows[i]] = 0.7 + 0.3 * torch.stack([g[j].detach() for j in g if rows[j] == rows[i]]).mean(0)
+        one, two = new[rows[i]]
+        loss = loss + (torch.stack([-two, one]) / (one + two) ** 2 * g[i]).sum() / len(g)
+    loss.backward()
+    for to in LIBRARIES.values():
+        objective = AveragePrecision(as_surrogate(surrogate), 1.0, to(sizes), term)
+        table, batch = Given(to(np.log(u) if objective.log else u), 0.3), Scored(h.detach().numpy(), label)
+        table.coverage = lambda count: distinct.append(int(count)) or 1.0
+        made = take_step(objective, fcco.SOAP(0.3), table, as_batch(objective, convert(to, batch), to(rows)))
+        held = np.exp(np.asarray(made.new)) if objective.log else made.new
+        assert_close(held, np.stack([new[row] for row in np.asarray(made.rows)]))
+        assert_close(made.value, np.mean([-new[rows[i]][0] / new[rows[i]].sum() for i in g]))
+        assert_close(made.gradients[0], h.grad)
+        take_step(objective, fcco.MOAP(0.3), table, as_batch(objective, convert(to, batch), to(rows)))
+    assert distinct == [3, 3]
+
+
+MADE = {
+    "precision": lambda sizes: AveragePrecision(as_surrogate("ramp"), 0.5, sizes, "exact"),
+    "log precision": lambda sizes: AveragePrecision(EXP, 1.0, sizes, "bounded"),
+    "sampled": lambda sizes: AveragePrecision(as_surrogate("squared_hinge"), 1.0, sizes),
+    "push": lambda sizes: PNormPush(as_surrogate("logistic"), 2),
+    "risk": Cox,
+    "exact risk": lambda sizes: Cox(sizes, "exact"),
+    "neighbours": NCA,
+    "by class": lambda sizes: NCA(sizes, by_class=True),
+}
+
+
+def situation(name, to=np.asarray, remembers=True, places=slice(8)):
+    """Return an objective, rows of a table, a batch with repeated rows, and a memory; two of its places are empty."""
+    label, rows, old = (
+        [0, 1] * 3 + [0, 0, 0, 1, 0, 1],
+        np.array([0, 3, 5, 8, 11, 3, 6, 0]),
+        np.array([1, 2, 7, 9, 10, 4]),
+    )
+    objective = MADE[name](np.bincount(label) * 3.0)
+    x, u = population(objective, label)
+    rows, fresh = rows[places].copy(), take(x, rows[places])
+    fresh[0][:] += 0.1 * np.random.RandomState(1).randn(*fresh[0].shape)  # copies that differ
+    memory = remembered(objective, x, old, rows, u, 1.5, 0.1) if remembers else None
+    return objective.like(to(u)), to(u), convert(to, fresh), to(rows), convert(to, memory)
+
+
+def run(objective, u, x, rows, memory, **options):
+    return take_step(objective, fcco.SOX(0.4), Given(u, 0.4), as_batch(objective, x, rows, **options), memory)
+
+
+def arrays_in(x):
+    """Return all arrays in tuples and objects; those of NumPy can no more be changed."""
+    if isinstance(x, np.ndarray | torch.Tensor):
+        if isinstance(x, np.ndarray):
+            x.flags.writeable = False
+        return [x]
+    parts = x if isinstance(x, tuple) else vars(x).values() if hasattr(x, "__dict__") else ()
+    return [array for part in parts for array in arrays_in(part)]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("name", MADE)
+def test_steps_are_pure_and_equal_in_both_libraries(name, remembers):
+    made = []
+    for to in LIBRARIES.values():
+        parts = situation(name, to, remembers)
+        arrays, step = arrays_in(parts), run(*parts)
+        for array, before in zip(arrays, arrays_in(situation(name, to, remembers)), strict=True):
+            assert np.array_equal(array, before)
+        made.append([step.value, step.new, step.share, step.kept, step.gradients[0], step.rows])
+        made[-1] += [step.refreshed, step.mean] if remembers else []
+    for one, other in zip(*made, strict=True):
+        assert type(one) is not type(other)
+        assert_close(one, other)
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("name", MADE)
+def test_fixed_shapes(name, remembers):
+    for to in LIBRARIES.values():
+        objective, u, x, rows, memory = situation(name, to, remembers)
+        expected, padded = run(objective, u, x, rows, memory), memory
+        if remembers:
+            more = lambda c, to=to: to(np.append(c, np.asarray(c)[:2], 0))  # noqa: E731
+            old, keys, at = convert(more, (memory.x, memory.rows, memory.at))
+            weight, share = (to(np.append(c, [0.0, 0.0])) for c in (memory.pool.weight, memory.share))  # empty places
+            pool = objective.pool(old, weight)
+            padded = memory._replace(x=old, rows=keys, pool=pool, at=at, share=share, anchors=None)
+        got, anchors = run(objective, u, x, rows, padded, fixed=True), np.asarray(objective.is_anchor(x))
+        assert not np.asarray(got.share)[~anchors].any()
+        assert_close(got.value, expected.value)
+        assert_close(got.gradients[0], expected.gradients[0])
+        for field in ("rows", "new", "share", "kept"):
+            assert_close(np.asarray(getattr(got, field))[anchors], getattr(expected, field))
+        if remembers:
+            assert_close(got.mean, expected.mean)
+            assert_close(np.asarray(got.refreshed)[np.asarray(memory.anchors)], expected.refreshed)
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("name", MADE)
+def test_each_process_estimates_its_own_anchors(name, remembers):
+    objective, _, x, rows, memory = situation(name, remembers=remembers)
+    whole = estimate(objective, as_batch(objective, x, rows), memory)
+    grad = np.random.RandomState(0).randn(*whole.inner.shape)
+    parts = [as_batch(objective, x, rows, mine=slice(*ends)) for ends in ((0, 3), (3, 3), (3, 8))]
+    made = [estimate(objective, part, memory) for part in parts]
+    for field in ("inner", "share", "count"):
+        assert_close(np.concatenate([getattr(one, field) for one in made]), getattr(whole, field))
+    sides = [one.backward(grad[part.mine]) for one, part in zip(made, parts, strict=True)]
+    expected = whole.backward(grad)
+    assert_close(np.concatenate([one[0] for one, _ in sides]), expected[0][0])
+    assert_close(sum(other[0] for _, other in sides), expected[1][0])
+
+
+def test_the_share_of_each_f_is_the_callers():
+    objective, _, x, rows, _ = situation("precision", places=slice(5))
+    batch, shares = as_batch(objective, x, rows), np.array([0.5, 0.2, 2.0])
+    made, *each = (
+        take_step(objective, fcco.BSGD(), FirstRows(), batch._replace(share=share)) for share in (shares, *np.eye(3))
+    )
+    assert_close(made.value, shares @ [one.value for one in each] / shares.sum())
+    assert_close(made.gradients[0], shares @ [one.gradients[0] for one in each] / shares.sum())
+
+
+@pytest.mark.parametrize("places", [[0, 3, 0], [1, 5, 3, 0]], ids=["no anchors", "no others"])
+@pytest.mark.parametrize("name", ["precision", "exact risk"])
+def test_nothing_is_known(name, places):
+    for to in LIBRARIES.values():
+        made = run(*situation(name, to, False, places))
+        assert float(made.value) == 0.0
+        assert not any(np.asarray(array).any() for array in (made.gradients[0], made.share))
