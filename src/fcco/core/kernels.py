@@ -15,7 +15,20 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from fcco.core.arrays import Array, can_read, cast, counted, namespace, ones, row_sums, taken, wide
+from fcco.core.arrays import (
+    Array,
+    ascending,
+    can_read,
+    cast,
+    counted,
+    namespace,
+    ones,
+    order_of,
+    repeated,
+    row_sums,
+    taken,
+    wide,
+)
 from fcco.core.sorting import (
     MOST_CELLS,
     WIDEST,
@@ -32,6 +45,9 @@ MANY = 40_000
 """Pairs from which on sorting scores takes less time than comparing all."""
 GROUPED = 10_000
 """Pairs from which on sums of exponentials within groups do."""
+
+FEW = 2_000
+"""Pairs up to which comparing all takes less time than finding those of each group."""
 
 Side = Literal["anchors", "candidates", "both"]
 Backward = Callable[..., Any]
@@ -88,6 +104,49 @@ class Pairs(NamedTuple):
         is_known = self.same is None or self.same.is_sparse
         return is_known and can_read(like) and all(mask is None or mask.ndim == 1 for mask in self.relations)
 
+    def cells(self, anchors: Array, candidates: Array) -> tuple[Cells, Pairs]:
+        """Return a matrix for these pairs, and the pairs in it: all, or those of each anchor's group alone."""
+        m, size = len(anchors), len(candidates)
+        if self.group is None or m * size <= FEW or not self.can_sort(anchors):
+            return Cells(), self
+        xp, (of_anchors, group) = namespace(candidates), self.group
+        groups = 1 + max(int(of_anchors.max()), int(group.max()))
+        counts, order = counted(group, groups, xp.ones_like(group)), order_of(group)
+        slot = xp.arange(size, device=group.device) - repeated(counts.cumsum(0) - counts, counts)
+        places = xp.zeros_like(group[:1]) + size
+        places = places.repeat(groups * int(counts.max())).reshape(groups, -1)
+        places[taken(group, order), slot] = order
+        cells, same = Cells(taken(places, of_anchors), size), self.same
+        if same is not None:
+            slots = xp.zeros_like(group)
+            slots[order] = slot
+            same = same._replace(candidates=taken(slots, same.candidates))
+        weight = cells.taken(ones(candidates) if self.weight is None else self.weight)
+        return cells, Pairs(tuple(None if k is None else cells.taken(k) for k in self.relations), weight, same)
+
+
+class Cells(NamedTuple):
+    """Which candidates a matrix of pairs has in the row of each anchor."""
+
+    places: Array | None = None
+    """[m, W], and R where there are fewer; None: all R."""
+    size: int = 0
+
+    def taken(self, values: Array | None) -> Array:
+        """Return what belongs to each pair, given [R] or [S, R] of the candidates."""
+        if values is None or self.places is None:
+            return values
+        xp = namespace(values)
+        padded = xp.concatenate([values, xp.zeros_like(values[..., :1])], -1)
+        return taken(padded, self.places.reshape(-1), -1).reshape(*values.shape[:-1], *self.places.shape)
+
+    def to_scores(self, by_pair: Array, side: Side) -> Any:
+        """Return the gradients in the anchors' and the candidates' scores, given those in their differences."""
+        if self.places is None or side == "anchors":
+            return to_scores(by_pair, side)
+        of_candidates = counted(self.places.reshape(-1), self.size + 1, by_pair.reshape(-1))[:-1]
+        return (None if side == "candidates" else -by_pair.sum(1),), (of_candidates,)
+
 
 def score_sums(
     anchors: Array, candidates: Array, surrogate: Surrogate, pairs: Pairs, tau: float | Array = 1.0
@@ -95,12 +154,15 @@ def score_sums(
     """Return the sums of surrogate((h_j - h_i) / tau); their logarithms for ``exp``."""
     if surrogate.log:
         return score_log_sums(anchors, candidates, pairs, tau)
-    if len(anchors) * len(candidates) > MANY and pairs.can_sort(anchors) and surrogate.name in _SORTED:
+    if surrogate.sorts and pairs.can_sort(anchors) and len(anchors) * _width(pairs, candidates) > MANY:
         return _sorted_sums(anchors, candidates, surrogate, pairs, tau)
-    value, slope = surrogate(differences(anchors, candidates, tau))
+    tau, (cells, pairs) = of_anchors(tau, pairs), pairs.cells(anchors, candidates)
+    t, columns = differences(anchors, cells.taken(candidates), tau), pairs.columns(candidates, dense=True)
+    if surrogate.overflows:  # on a pair that is in no relation, and 0 * inf is not 0
+        t = namespace(t).where(sum(columns[1:], columns[0]) > 0, t, 0.0)
+    value, slope = surrogate(t)
     if pairs.same is not None:
         value, slope = pairs.same.without(value), pairs.same.without(slope)
-    columns = pairs.columns(candidates, dense=True)
     if all(c.ndim == 1 for c in columns):  # two products of matrices, and no further matrix of pairs
         c = namespace(candidates).stack(columns)
 
@@ -113,12 +175,22 @@ def score_sums(
         return c @ value.T, backward
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
-        return to_scores(slope * spread(grad / tau, columns, scale), side)
+        return cells.to_scores(slope * spread(grad / tau, columns, cells.taken(scale)), side)
 
     return namespace(candidates).stack([(value * c).sum(1) for c in columns]), backward
 
 
-_SORTED = ("ramp", "hinge", "squared_hinge")
+def of_anchors(tau: float | Array, pairs: Pairs) -> float | Array:
+    """Return the temperature, or that of each anchor, [m], if each group has its own."""
+    return taken(tau, pairs.group[0]) if pairs.group is not None and getattr(tau, "ndim", None) else tau
+
+
+def _width(pairs: Pairs, candidates: Array) -> int:
+    """Return with how many candidates an anchor is compared at most."""
+    if pairs.group is None or not len(candidates):
+        return len(candidates)
+    group = pairs.group[1]
+    return int(counted(group, int(group.max()) + 1, namespace(group).ones_like(group)).max())
 
 
 def _sorted_sums(
@@ -126,7 +198,10 @@ def _sorted_sums(
 ) -> tuple[Array, Backward]:
     group, same, scores = pairs.group, pairs.same, (anchors, candidates)
     weight = namespace(candidates).stack(pairs.columns(candidates))
-    if not is_one(tau):
+    if group is not None and getattr(tau, "ndim", None):
+        scores = wide(anchors) / taken(tau, group[0]), wide(candidates) / taken(tau, group[1])
+        tau = taken(tau, group[0])
+    elif not is_one(tau):
         scores = wide(anchors) / tau, wide(candidates) / tau
     sums: Callable[..., Sorted] = ramp_sums if surrogate.name == "ramp" else partial(hinge_sums, surrogate=surrogate)
     if group is None:
@@ -187,13 +262,62 @@ def score_log_sums(anchors: Array, candidates: Array, pairs: Pairs, tau: float |
     """Return the logarithms of the sums of exp((h_j - h_i) / tau)."""
     made = _grouped(anchors, candidates, pairs, None, tau)
     if made is not None:
-        return _finish(made, anchors, tau)
-    logs, back = log_sums(differences(anchors, candidates, tau), pairs)
+        return _finish(made, anchors, of_anchors(tau, pairs))
+    tau, (cells, pairs) = of_anchors(tau, pairs), pairs.cells(anchors, candidates)
+    logs, back = log_sums(differences(anchors, cells.taken(candidates), tau), pairs)
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
-        return to_scores(back(grad / tau, scale), side)
+        return cells.to_scores(back(grad / tau, cells.taken(scale)), side)
 
     return logs, backward
+
+
+def surrogate_log_sums(
+    anchors: Array, candidates: Array, surrogate: Surrogate, pairs: Pairs, tau: float = 1.0
+) -> tuple[Array, Backward]:
+    """Return the logarithms of the sums of exp(surrogate(h_j - h_i) / tau)."""
+    cells, pairs = pairs.cells(anchors, candidates)
+    value, slope = surrogate(differences(anchors, cells.taken(candidates)))
+    logs, back = log_sums(value / tau, pairs)
+
+    def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
+        by_pair = back(grad / tau, cells.taken(scale))  # a pair in no relation may have a slope of inf
+        return cells.to_scores(namespace(by_pair).where(by_pair == 0, by_pair, by_pair * slope), side)
+
+    return logs, backward
+
+
+def moments(anchors: Array, candidates: Array, pairs: Pairs, groups: int) -> tuple[Array, Backward]:
+    """Return the sums of h_j for the first two relations, and of their squares for the others, in double precision."""
+    xp, h, of_anchors, of_candidates = namespace(candidates), wide(candidates), None, None
+    if pairs.group is not None:
+        of_anchors, of_candidates = pairs.group
+    c = wide(xp.stack(pairs.columns(candidates)))
+    values, slopes = xp.stack([h, h, h * h, h * h]) * c, xp.stack([0 * h + 1, 0 * h + 1, 2 * h, 2 * h]) * c
+
+    def total(values: Array, group: Array | None, other: Array | None) -> Array:
+        return values.sum(1)[:, None] if group is None else taken(counted(group, groups, values), other, 1)
+
+    def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
+        to_candidates = scaled(slopes * total(wide(grad), of_anchors, of_candidates), scale).sum(0)
+        return (0 * anchors,), (cast(to_candidates, candidates),)
+
+    return total(values, of_candidates, of_anchors) + 0 * wide(anchors), backward
+
+
+def places(anchors: Array, candidates: Array, pairs: Pairs) -> Array:
+    """Return how many candidates of the first relation are level with each anchor, and how many above it, [2, m]."""
+    xp, weight, same = namespace(candidates), pairs.columns(candidates)[0], pairs.same
+    ordered = ascending(xp.where(weight > 0, candidates, math.inf))
+    below, upto = (cast(xp.searchsorted(ordered, anchors, side=side), candidates) for side in ("left", "right"))
+    counts = xp.stack([upto - below, weight.sum() - upto])
+    if same is None:
+        return counts
+    if not same.is_sparse:
+        t, alike = differences(anchors, candidates), (same.anchors[:, None] == same.candidates) * weight
+        return counts - xp.stack([(alike * (t == 0)).sum(1), (alike * (t > 0)).sum(1)])
+    t, own = taken(candidates, same.candidates) - taken(anchors, same.anchors), taken(weight, same.candidates)
+    return counts - counted(same.anchors, len(anchors), xp.stack([own * (t == 0), own * (t > 0)]))
 
 
 def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
@@ -204,11 +328,14 @@ def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
     xp, many = namespace(t), len(pairs.relations) > 1
     masks = pairs.relations
     if pairs.group is not None:
-        masks = pairs._replace(weight=None).columns(t.sum(0), dense=True)
+        alike = pairs.group[0][:, None] == pairs.group[1]
+        masks = tuple(alike if mask is None else alike & mask for mask in masks)
     if pairs.weight is not None:
         t += xp.log(pairs.weight)
     if pairs.same is not None:
         t = pairs.same.without(t, -math.inf)
+    if not many and masks[0] is not None:
+        t, masks = xp.where(masks[0] > 0, t, -math.inf), (None,)
     room = 0.35 * math.log(xp.finfo(t.dtype).max) if many else 0.0  # below the largest number; it costs digits
     e, peak = _exponentials(t, room)
     parts = [(e, peak, mask) for mask in masks]
@@ -256,7 +383,9 @@ def _is_exact(total: Array, t: Array, mask: Array | None) -> bool:
 def differences(anchors: Array, candidates: Array, tau: float | Array = 1.0) -> Array:
     """Return (h_j - h_i) / tau, [m, R]. Scores are not divided themselves, which could cost digits."""
     t = candidates - anchors[:, None]
-    return t if is_one(tau) else t / tau
+    if is_one(tau):
+        return t
+    return t / tau if isinstance(tau, float) or not tau.ndim else t / tau[:, None]
 
 
 def is_one(tau: float | Array) -> bool:

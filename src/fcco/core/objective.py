@@ -130,8 +130,8 @@ class Objective:
         """Return the bare sums over the candidates in each relation, [S, m], and their ``backward``: a kernel does."""
         raise NotImplementedError
 
-    def shares(self, x: Any, w: Weights) -> tuple[Array, Array]:
-        """Return how much f of each anchor counts, and what adds up to what the sum is divided by."""
+    def shares(self, x: Any, w: Weights, fresh: Pool) -> tuple[Array, Array]:
+        """Return how much f of each anchor of a batch counts, and what adds up to what the sum is divided by."""
         share = w.known * ones(x[0])
         return share, share
 
@@ -146,6 +146,14 @@ class Objective:
             if isinstance(value, torch.Tensor | np.ndarray) and not is_learnt:
                 setattr(objective, name, moved(value, x))
         return objective
+
+    def worth(self, x: Any, share: Array) -> Array:
+        """Return how much anchors of a pool count in the population, given their shares in the batches they came in."""
+        return share
+
+    def outer_of(self, inner: Array, share: Array) -> Outer:
+        """Return f for a step, given the estimates of all anchors of a batch and their shares."""
+        return self.outer
 
     def alone(self) -> Objective:
         """Return the objective of a batch that is the whole population."""

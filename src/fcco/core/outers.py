@@ -107,6 +107,58 @@ class Logistic(Outer):
 
 
 @dataclass(frozen=True)
+class PowerOfLog(Outer):
+    """f = u^p / e^peak, given log u. A row that is still far above the peak counts as far as it can."""
+
+    p: float
+    peak: Any = 0.0
+
+    def value(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        return namespace(u).exp((self.p * u - self.peak).clip(None, 60.0))
+
+    def slope(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        return self.p * self.value(u, rows) * (self.p * u - self.peak <= 60.0)
+
+
+@dataclass(frozen=True)
+class AmongHighest(Outer):
+    """f = u_3 / share, times how much of one that is level with the part u_1 and below the part u_2 is in the share.
+
+    The latter has no slope: at the edge, the loss of the one that enters is that of the one that leaves.
+    """
+
+    share: float
+
+    def _inside(self, u: Array) -> Array:
+        kind = namespace(u).finfo(u.dtype)
+        return ((self.share - u[:, 1]) / u[:, 0].clip(kind.tiny, None)).clip(0, 1) / self.share
+
+    def value(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        return self._inside(u) * u[:, 2]
+
+    def slope(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        inside = self._inside(u)
+        return namespace(u).stack([0 * inside, 0 * inside, inside], 1)
+
+
+@dataclass(frozen=True)
+class Margin(Outer):
+    """f = Var_1 + Var_2 + (margin + u_2 - u_1)₊², given two means, u_1 and u_2, and those of the squares."""
+
+    margin: float
+
+    def value(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        one, two, squares, others = u.T
+        spread = (squares - one * one).clip(0, None) + (others - two * two).clip(0, None)
+        return spread + (self.margin + two - one).clip(0, None) ** 2
+
+    def slope(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        one, two = u.T[:2]
+        height = (self.margin + two - one).clip(0, None)
+        return 2 * namespace(u).stack([-one - height, height - two, 0 * one + 0.5, 0 * one + 0.5], 1)
+
+
+@dataclass(frozen=True)
 class Linear(Outer):
     """f = u."""
 

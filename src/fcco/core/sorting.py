@@ -202,11 +202,13 @@ def grouped_log_sums(
     None: the scores of a group are too far apart.
     """
     xp, size = namespace(candidates), int(max(part.max() for part in group)) + 1
-    peak = peaks(group[1], size, wide(candidates))
-    below = (wide(candidates) - taken(peak, group[1])) / tau
+    peak, taus = peaks(group[1], size, wide(candidates)), (tau, tau)
+    if getattr(tau, "ndim", None):  # each group has its own
+        taus = taken(tau, group[0]), taken(tau, group[1])
+    below = (wide(candidates) - taken(peak, group[1])) / taus[1]
     if not below.min() > -WIDEST:
         return None
-    e, above = wide(weight) * xp.exp(below), (wide(anchors) - taken(peak, group[0]).clip(-1e300, None)) / tau
+    e, above = wide(weight) * xp.exp(below), (wide(anchors) - taken(peak, group[0]).clip(-1e300, None)) / taus[0]
     if keys is None:
         collect, give = _within_groups(group, size)
     else:

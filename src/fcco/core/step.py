@@ -74,7 +74,7 @@ class Batch(NamedTuple):
     pool: Pool
     """These as candidates."""
     same: Same | None
-    """Which pairs of an anchor of any process and a candidate are one example; None: pairs are not of the batch."""
+    """Which pairs of an anchor of any process and a candidate are one example; None: these are in no relation."""
     anchors: Array | None
     """Where this process's anchors are; None: everywhere, and some examples are none, in fixed shapes."""
     every: Array | None
@@ -107,8 +107,9 @@ def as_batch(
     """
     x, everyone = objective.describe(x), mine or slice(0, len(rows))
     pool = objective.pool(x, ones(x[0]))
+    meets_itself = objective.self_relation is not None
     if fixed:
-        same = Same(rows, rows, False) if objective.has_pool else None
+        same = Same(rows, rows, False) if objective.has_pool and meets_itself else None
         return Batch(x, rows, pool, same, None, None, everyone, True)
     xp, ordered = namespace(rows), ascending(rows) if ordered is None else ordered
     repeats = bool(xp.count_nonzero(ordered[1:] == ordered[:-1]))
@@ -118,7 +119,7 @@ def as_batch(
     first, last = (0, len(every)) if mine is None else ((every < end).sum() for end in (mine.start, mine.stop))
     anchors = every if mine is None else every[int(first) : int(last)]
     if repeats:
-        same = pairs_of(taken(rows, every), rows)
+        same = pairs_of(taken(rows, every), rows) if meets_itself else None
     else:
         same = Same(xp.arange(len(every), device=rows.device), every)
     return Batch(x, rows, pool, same, anchors, every, slice(int(first), int(last)), repeats, ordered=ordered)
@@ -190,6 +191,8 @@ class Step(NamedTuple):
     extra: Array | None
     """A scalar with a graph to what else has a gradient, of this process's anchors: the parameters of the objective and
     of f, and f's sample. Its value means nothing. None: there is nothing else."""
+    outer: Outer
+    """f, as it was in this step."""
 
 
 def take(x: Any, places: Array | None) -> Any:
@@ -225,7 +228,7 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
     inner, backward = objective.inner(anchors, x, objective.pairs(anchors, x, pool.weight, same), w)
     if batch.share is not None:
         return Estimate(inner, batch.share, batch.share, backward)
-    share, count = objective.shares(anchors, w)
+    share, count = objective.shares(anchors, w, batch.pool)
     if batch.anchors is None:
         is_anchor = objective.is_anchor(anchors)
         share, count = share * is_anchor, count * is_anchor
@@ -254,11 +257,12 @@ def take_step(
     before, rate = table.read(rows, met), table.rate(rows)
     new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(counts.sum()), space))
     total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
-    value, of_f = evaluate(objective.outer, batch, new, rows, share / (total + TINY), mine, ranks)
+    outer = objective.outer_of(kept, share)
+    value, of_f = evaluate(outer, batch, new, rows, share / (total + TINY), mine, ranks)
     f_at, f_rows, f_inner, f_share, here = where, rows, inner, share, mine
     if batch.sample is not None:
         f_at, f_rows, f_inner, f_share, here = where[mine], rows[mine], inner[mine], share[mine], slice(None)
-    slope = objective.outer.slope(f_at, f_rows, batch.sample)
+    slope = outer.slope(f_at, f_rows, batch.sample)
     sides: Side = "anchors" if two_sided else "both"
     mean, meets, divisor = None, None, total
     if memory is not None:
@@ -272,7 +276,7 @@ def take_step(
     refreshed = None
     if two_sided:
         fresh = Fresh(slope, where, share)
-        by_candidates, refreshed = against_fresh(objective, space, batch, memory, fresh, meets)
+        by_candidates, refreshed = against_fresh(objective, outer, space, batch, memory, fresh, meets)
         to_anchors = [added(0 * b, a, batch.anchors) for a, b in zip(to_anchors, by_candidates, strict=True)]
         gradients = [ranks.sum(a) + b for a, b in zip(to_anchors, by_candidates, strict=True)]
     elif not objective.has_pool:
@@ -281,7 +285,7 @@ def take_step(
         parts = zip(to_anchors, by_candidates, strict=True)
         gradients = [ranks.sum(b if a is None else added(b, a, batch.anchors)) for a, b in parts]
     extra = with_graph(objective.parameters, to_parameters, of_f)
-    return Step(value, tuple(gradients), rows, new, share, rate, before, kept, refreshed, mean, extra)
+    return Step(value, tuple(gradients), rows, new, share, rate, before, kept, refreshed, mean, extra, outer)
 
 
 def evaluate(
@@ -363,7 +367,7 @@ class Fresh(NamedTuple):
 
 
 def against_fresh(
-    objective: Objective, space: Space, batch: Batch, memory: Remembered, fresh: Fresh, meets: Meets
+    objective: Objective, outer: Outer, space: Space, batch: Batch, memory: Remembered, fresh: Fresh, meets: Meets
 ) -> tuple[Any, Array]:
     """Return the candidates' side of the gradient, in which fresh candidates meet the anchors of the pool.
 
@@ -383,8 +387,9 @@ def against_fresh(
         mixed = space.mix(refreshed, new, rate)
         where = refreshed = mixed if is_positive(rate) else xp.where(rate > 0, mixed, refreshed)
         where = objective.floor(old, batch.x, new, where)
-    slope = xp.concatenate([fresh.slope, objective.outer.slope(where, rows)])
+    slope = xp.concatenate([fresh.slope, outer.slope(where, rows)])
     where, share = xp.concatenate([fresh.at, where]), xp.concatenate([fresh.share, share])
+    share = objective.worth(anchors, share)
     scale = weigh_candidates(meets.sizes, meets.there, meets.total, meets.stands)
     return gradient(weighed(slope, share), where, scale), refreshed
 

@@ -37,6 +37,16 @@ class Surrogate:
         return self.name == "exp"
 
     @property
+    def overflows(self) -> bool:
+        """Whether it may be infinite where differences are far from it."""
+        return self.name.startswith("exp")
+
+    @property
+    def sorts(self) -> bool:
+        """Whether its sums can be taken by sorting."""
+        return self.name in ("ramp", "hinge", "squared_hinge")
+
+    @property
     def arrays(self) -> bool:
         """Whether it works on NumPy's arrays too."""
         return True
@@ -72,7 +82,8 @@ class FromFunction(Surrogate):
     """The caller's own function, which autograd differentiates."""
 
     function: Callable[[Any], Any] = torch.exp
-    arrays = False
+    arrays = bounded = log = sorts = False  # whatever its name
+    overflows = True
 
     @property
     def self_value(self) -> float:
@@ -101,6 +112,8 @@ def as_surrogate(surrogate: str | Callable[[Any], Any], margin: float = 1.0) -> 
     if not isinstance(surrogate, str):
         if not callable(surrogate):
             raise TypeError(f"surrogate must be a name or a callable; got {type(surrogate).__name__}")
+        if surrogate is torch.exp or surrogate is torch.sigmoid:
+            return Surrogate("exp" if surrogate is torch.exp else "sigmoid")
         name = getattr(surrogate, "__name__", type(surrogate).__name__)
         return FromFunction(name, function=surrogate)
     if surrogate not in SURROGATES:

@@ -1,15 +1,15 @@
-"""Objectives that compare positives with negatives: average precision and p-norm push."""
+"""Objectives that compare positives with negatives: average precision, p-norm push and the area under the ROC curve."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, namespace
-from fcco.core.kernels import Backward, Pairs, score_sums
+from fcco.core.arrays import Array, namespace, ones, taken, wide
+from fcco.core.kernels import Backward, Pairs, moments, score_sums
 from fcco.core.objective import Objective
-from fcco.core.outers import Power, Share
+from fcco.core.outers import Margin, Power, Share
 from fcco.core.surrogates import Surrogate
-from fcco.core.weights import SelfTerm
+from fcco.core.weights import Pool, SelfTerm, Weights
 
 
 class Scored(NamedTuple):
@@ -17,18 +17,72 @@ class Scored(NamedTuple):
     label: Array
 
 
+class Classed(NamedTuple):
+    """Pairs of an example and a class; see :func:`fcco.objectives.classes.by_class`."""
+
+    score: Array
+    label: Array
+    """-1 where it is missing."""
+    group: Array
+    """The class."""
+
+
 class Bipartite(Objective):
-    """What they share: kinds 0 and 1 are the negatives and the positives."""
+    """What they share: kinds 0 and 1 are the negatives and the positives; 2 k and 2 k + 1 are those of class k.
+
+    With several classes, F is the mean of their objectives. A memory then needs ``sizes``.
+    """
 
     Columns, kinds, strata, rings, arrays = Scored, 2, 2, 2, True
 
-    def __init__(self, surrogate: Surrogate, tau: float | Array = 1.0, sizes: Array | None = None) -> None:
+    def __init__(
+        self, surrogate: Surrogate, tau: float | Array = 1.0, sizes: Array | None = None, classes: int = 1
+    ) -> None:
         self.surrogate, self.tau, self.log, self.self_value = surrogate, tau, surrogate.log, surrogate.self_value
-        self.arrays = surrogate.arrays
+        self.arrays, self.classes = surrogate.arrays, classes
         self.sizes = self.stratum_sizes = sizes
+        if classes > 1:
+            self.Columns = Classed  # type: ignore[misc, assignment]
+            self.kinds = self.strata = self.rings = 2 * classes
 
-    def kind(self, x: Scored) -> Array:
-        return (x.label == 1) * 1
+    def have_positives(self, sizes: Any) -> None:
+        """Tell how many anchors there are, if these are the positives."""
+        if sizes is None:
+            return
+        of_class = sizes.reshape(-1, 2)
+        self.anchor_sizes, self.total = (of_class * namespace(sizes).arange(2)).reshape(-1), float(of_class[:, 1].sum())
+        if self.classes > 1:
+            counts = (of_class[:, 1] > 0) & ((of_class[:, 0] > 0) | (not self.is_mean))
+            self.total = float(counts.sum())
+            self.stratum_parts = ((counts[:, None] * namespace(sizes).arange(2)) / self.total).reshape(-1)
+
+    def of_class(self, x: Any, counts: Array) -> Array:
+        """Return the counts of negatives and positives of the class of each example, [2, 1] or [2, m]."""
+        return counts[:, None] if self.classes == 1 else taken(counts.reshape(-1, 2).T, x.group, 1)
+
+    def kind(self, x: Any) -> Array:
+        kind = (x.label == 1) * 1
+        return kind if self.classes == 1 else kind + 2 * x.group
+
+    def group(self, x: Any) -> Array | None:
+        return None if self.classes == 1 else x.group
+
+    def pool(self, x: Any, weight: Array) -> Pool:
+        return super().pool(x, weight if self.classes == 1 else weight * (x.label >= 0))
+
+    def by_anchors(self, x: Any, counts: Array) -> Array:
+        return self.of_class(x, counts).sum(0)[None]
+
+    def shares(self, x: Any, w: Weights, fresh: Pool) -> tuple[Array, Array]:
+        share = w.known * ones(x.score)
+        if self.classes > 1:
+            share = share / self.of_class(x, fresh.there)[1].clip(1, None)
+        return share, share
+
+    def worth(self, x: Any, share: Array) -> Array:
+        if self.classes == 1 or self.anchor_sizes is None:
+            return share
+        return (share > 0) / self.of_class(x, self.anchor_sizes)[1].clip(1, None)
 
 
 class AveragePrecision(Bipartite):
@@ -37,24 +91,28 @@ class AveragePrecision(Bipartite):
     dim, relations, self_relation = 2, 2, 0
 
     def __init__(
-        self, surrogate: Surrogate, tau: float | Array = 1.0, sizes: Any = None, term: SelfTerm = "sampled"
+        self,
+        surrogate: Surrogate,
+        tau: float | Array = 1.0,
+        sizes: Any = None,
+        term: SelfTerm = "sampled",
+        classes: int = 1,
     ) -> None:
-        super().__init__(surrogate, tau, sizes)
+        super().__init__(surrogate, tau, sizes, classes)
         self.outer, self.self_term = Share(surrogate.log), term
-        if sizes is not None:
-            self.anchor_sizes, self.total = sizes * namespace(sizes).arange(2), float(sizes[1])
+        self.have_positives(sizes)
 
-    def is_anchor(self, x: Scored) -> Array:
+    def is_anchor(self, x: Any) -> Array:
         return x.label == 1
 
-    def relation(self, anchors: Scored, candidates: Scored) -> tuple[Array, ...]:
+    def relation(self, anchors: Any, candidates: Any) -> tuple[Array, ...]:
         positive = candidates.label == 1
         return positive, ~positive
 
-    def by_relation(self, x: Scored, counts: Array) -> Array:
-        return counts[[1, 0]][:, None]
+    def by_relation(self, x: Any, counts: Array) -> Array:
+        return self.of_class(x, counts)[[1, 0]]
 
-    def sums(self, anchors: Scored, candidates: Scored, pairs: Pairs) -> tuple[Array, Backward]:
+    def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
         return score_sums(anchors.score, candidates.score, self.surrogate, pairs, self.tau)
 
 
@@ -79,3 +137,52 @@ class PNormPush(Bipartite):
     def sums(self, anchors: Scored, candidates: Scored, pairs: Pairs) -> tuple[Array, Backward]:
         bare, back = score_sums(-anchors.score, -candidates.score, self.surrogate, pairs)
         return bare, lambda grad, *side: back(-grad, *side)
+
+
+class AUC(Bipartite):
+    """F = mean over positives i of g_i, the mean over negatives j of l(h_j - h_i).
+
+    f is linear, so a table has nothing to improve. One row for each class only smooths the value.
+    """
+
+    is_mean = True
+
+    def __init__(self, surrogate: Surrogate, sizes: Any = None, classes: int = 1) -> None:
+        super().__init__(surrogate, sizes=sizes, classes=classes)
+        self.outer = Power(1.0, surrogate.log)
+        self.have_positives(sizes)
+
+    def is_anchor(self, x: Any) -> Array:
+        return x.label == 1
+
+    def relation(self, anchors: Any, candidates: Any) -> tuple[Array, ...]:
+        return (candidates.label != 1,)
+
+    def by_relation(self, x: Any, counts: Array) -> Array:
+        return self.of_class(x, counts)[:1]
+
+    def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
+        return score_sums(anchors.score, candidates.score, self.surrogate, pairs)
+
+
+class AUCMargin(AUC):
+    """F = Var₊ h + Var₋ h + (m + E₋ h - E₊ h)₊², given the means of h and of h² over the positives and the negatives.
+
+    All positives of a class have the same g, and share a row.
+    """
+
+    dim = relations = 4
+
+    def __init__(self, margin: float = 1.0, sizes: Any = None, classes: int = 1) -> None:
+        super().__init__(Surrogate("hinge", margin), sizes, classes)
+        self.outer = Margin(margin)
+
+    def relation(self, anchors: Any, candidates: Any) -> tuple[Array, ...]:
+        positive = candidates.label == 1
+        return positive, ~positive, positive, ~positive
+
+    def by_relation(self, x: Any, counts: Array) -> Array:
+        return wide(self.of_class(x, counts))[[1, 0, 1, 0]]  # variances are differences of what may be large
+
+    def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
+        return moments(anchors.score, candidates.score, pairs, self.classes)

@@ -90,7 +90,7 @@ class Listwise(Objective):
         """Return the sums over the relevant and the irrelevant items, and their ``backward``."""
         raise NotImplementedError
 
-    def shares(self, x: Listed, w: Weights) -> tuple[Array, Array]:
+    def shares(self, x: Listed, w: Weights, fresh: Pool) -> tuple[Array, Array]:
         item = w.known * ones(x.score)
         if not self.all_items:
             return x.share * item, item / x.relevant.clip(1, None)
@@ -132,8 +132,8 @@ class ListMLE(Listwise):
         keys = -wide(anchors.relevance), -wide(candidates.relevance)
         return log_sums_from(anchors.score, candidates.score, *keys, pairs)
 
-    def shares(self, x: Listed, w: Weights) -> tuple[Array, Array]:
-        share, _ = super().shares(x, w)
+    def shares(self, x: Listed, w: Weights, fresh: Pool) -> tuple[Array, Array]:
+        share, _ = super().shares(x, w, fresh)
         return share, share
 
 
