@@ -1,0 +1,139 @@
+"""The shell: what every loss does, whatever its objective."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from losses import shells
+
+import fcco
+from fcco.losses.loss import ObjectiveLoss, attach
+
+every = pytest.mark.parametrize(("name", "memory"), shells.CASES)
+
+
+def saved_and_loaded(loss, name, memory):
+    file, fresh = io.BytesIO(), shells.make(name, memory)
+    torch.save(loss.state_dict(), file)
+    file.seek(0)
+    fresh.load_state_dict(torch.load(file, weights_only=True))
+    return fresh
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_run_goes_on_from_its_state_bit_for_bit(name, memory, dtype):
+    loss = shells.make(name, memory)
+    weight, _ = shells.train(loss, name, shells.weights(dtype=dtype))
+    copies = [saved_and_loaded(loss, name, memory), copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))]
+    _, wanted = shells.train(loss, name, weight, seed=2)
+    for other in copies:
+        np.testing.assert_array_equal(shells.train(other, name, weight, seed=2)[1], wanted)
+
+
+@every
+def test_numpy_and_torch_take_the_same_steps(name, memory, monkeypatch):
+    _, wanted = shells.train(shells.make(name, memory), name, shells.weights(), steps=10)
+    monkeypatch.setattr(ObjectiveLoss, "_takes_arrays", lambda self, columns: False)
+    _, seen = shells.train(shells.make(name, memory), name, shells.weights(), steps=10)
+    np.testing.assert_allclose(seen, wanted, rtol=1e-10, atol=1e-12)
+
+
+@every
+def test_only_training_changes_the_state(name, memory):
+    loss = shells.make(name, memory)
+    weight, _ = shells.train(loss, name, shells.weights(), steps=3)
+    before = {key: value.clone() for key, value in loss.state_dict().items()}
+    shells.train(loss.eval(), name, weight, steps=2)
+    with loss.train().frozen() as visits:
+        shells.train(loss, name, weight, steps=2)
+    with torch.no_grad():
+        loss(*shells.columns(name, torch.randn(6, 2).double(), torch.arange(6)), index=torch.arange(6))
+    bad = torch.randn(6, 2).double()
+    bad[4] = float("nan")
+    with pytest.raises(ValueError, match="must be finite; got nan at position"):
+        loss(*shells.columns(name, bad, torch.arange(6)), index=torch.arange(6))
+    with pytest.raises(IndexError, match=r"index must be in \[0, 100\); got 100 at position 2"):
+        loss(*shells.columns(name, bad[:3], torch.arange(3)), index=torch.tensor([0, 1, 100]))
+    assert len(visits) == 2
+    for key, value in loss.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+@every
+def test_a_whole_batch_in_eval_mode_is_the_exact_objective(name, memory):
+    rows, outputs = torch.arange(shells.N), torch.randn(shells.N, 2).double().requires_grad_()
+    loss = shells.make(name, memory)
+    given = shells.columns(name, outputs, rows)
+    functional = {
+        "ap": fcco.functional.average_precision_loss,
+        "ap exact": lambda *x: fcco.functional.average_precision_loss(*x, surrogate="exp"),
+        "cox": fcco.functional.cox_loss,
+        "push": lambda *x: fcco.functional.p_norm_push_loss(*x, p=2),
+    }.get(name, fcco.functional.nca_loss)
+    wanted = functional(*given)
+    value = loss.eval()(*given)
+    torch.testing.assert_close(value, wanted)
+    gradients = [torch.autograd.grad(v, outputs, retain_graph=True)[0] for v in (value, wanted)]
+    assert gradients[1].abs().max() > 0
+    torch.testing.assert_close(*gradients)
+
+
+@every
+def test_precisions_may_change(name, memory):
+    loss = shells.make(name, memory)
+    weight, _ = shells.train(loss, name, shells.weights(), steps=3)
+    shells.train(loss, name, weight.float(), steps=3)
+    shells.train(loss.half(), name, weight, steps=3)
+    assert loss.table.u.dtype == torch.float64
+
+
+@every
+def test_second_derivatives_are_refused(name, memory):
+    outputs = torch.randn(8, 2).double().requires_grad_()
+    value = shells.make(name, memory)(*shells.columns(name, outputs, torch.arange(8)), index=torch.arange(8))
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(value, outputs, create_graph=True)
+
+
+@pytest.mark.parametrize("extreme", [-torch.inf, 1e30, -1e30])
+def test_extreme_outputs_keep_value_and_gradient(extreme):
+    outputs = torch.tensor([0.0, extreme], requires_grad=True)
+    value = attach(2.5, [outputs], [np.array([1.0, 0.0])])
+    value.backward()
+    assert value.item() == 2.5
+    assert outputs.grad.tolist() == [1.0, 0.0]
+
+
+def test_bad_arguments_say_what_is_wrong():
+    objective = shells.OBJECTIVES["cox"]()
+    for error, message, arguments in (
+        (TypeError, "objective must be an Objective; got str", ("cox", 5, fcco.BSGD())),
+        (TypeError, "rule must be an instance of a rule", (objective, 5, fcco.SOX)),
+        (ValueError, "rule SCGD needs estimates of all rows", (objective, 5, fcco.SCGD(0.1))),
+        (ValueError, "n must be at least 1; got 0", (objective, 0, fcco.BSGD())),
+    ):
+        with pytest.raises(error, match=message):
+            ObjectiveLoss(*arguments[:2], rule=arguments[2])
+    loss = shells.make("ap", 4)
+    scores, target = torch.zeros(3, requires_grad=True), torch.tensor([0, 1, 0])
+    with pytest.raises(TypeError, match="index must be given, because SOAP"):
+        loss(scores, target)
+    with pytest.raises(TypeError, match="takes 2 columns, score, label; got 1"):
+        loss(scores, index=torch.arange(3))
+    loss(scores, target, index=torch.arange(3))
+    with pytest.raises(RuntimeError, match="memory: the saved memory has size=4"):
+        shells.make("ap", 8).load_state_dict(loss.state_dict())
+
+
+def test_a_memory_without_rows():
+    loss = shells.make("ap", 8, fcco.BSGD())
+    for _ in range(4):
+        outputs = torch.randn(6, 2).double().requires_grad_()
+        loss(*shells.columns("ap", outputs, torch.arange(6) * 2)).backward()
+        assert outputs.grad.isfinite().all()
+    assert (loss.memory.born >= 0).sum() == 16
+    assert not loss.table.visits.any()
