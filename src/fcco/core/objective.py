@@ -253,6 +253,14 @@ class Objective:
 
         return self.weighted(bare[:, first:], w)[0], gradient
 
+    def without_net_force(self, gradient: Array, x: Any) -> Array:
+        """Return the gradient of fresh outputs without what, on average over batches, all outputs have in common.
+
+        If F does not change when all outputs move together, the gradients of all outputs add up to 0, and those of a
+        batch with a memory do so on average: the rest is noise, which grows with the mean of the features.
+        """
+        return gradient
+
     def floor(self, anchors: Any, candidates: Any, inner: Array, at: Array) -> Array:
         """Return the rows of remembered anchors that f is differentiated at, where a fresh estimate is far above them."""
         return at

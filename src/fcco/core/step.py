@@ -278,7 +278,8 @@ def take_step(
         fresh = Fresh(slope, where, share)
         by_candidates, refreshed = against_fresh(objective, outer, space, batch, memory, fresh, meets)
         to_anchors = [added(0 * b, a, batch.anchors) for a, b in zip(to_anchors, by_candidates, strict=True)]
-        gradients = [ranks.sum(a) + b for a, b in zip(to_anchors, by_candidates, strict=True)]
+        both = (ranks.sum(a) + b for a, b in zip(to_anchors, by_candidates, strict=True))
+        gradients = [objective.without_net_force(gradient, batch.x) for gradient in both]
     elif not objective.has_pool:
         gradients = to_anchors
     else:
@@ -353,7 +354,9 @@ def expected(objective: Objective, batch: Batch, memory: Remembered, total: Arra
         parts = (stratum, objective.stratum(memory.x)), (one, memory.pool.weight)
         stands = counted(xp.concatenate(parts[0]), objective.strata, xp.concatenate(parts[1]))
     stands = taken(stands / mean[objective.strata :].reshape(-1, objective.strata).clip(TINY, None), stratum, 1)
-    return mean, Meets(there, sizes, objective.total if known else sum(pool.there.sum() for _, pool in pools) + TINY, stands)
+    return mean, Meets(
+        there, sizes, objective.total if known else sum(pool.there.sum() for _, pool in pools) + TINY, stands
+    )
 
 
 class Fresh(NamedTuple):

@@ -103,7 +103,7 @@ class Tempered:
 class SupervisedContrastive(NCA):
     """F = -mean of log(g_i1 / (g_i1 + g_i2)), the sums of e^((s_ij - 1) / tau) over mates j and strangers."""
 
-    arrays = False
+    arrays = conserves = False
 
     def __init__(self, sizes: Any = None, tau: float | Tensor = 0.1, **options: Any) -> None:
         super().__init__(sizes, likelihood=True, **options)

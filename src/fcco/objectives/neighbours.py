@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, namespace, taken
+from fcco.core.arrays import Array, counted, namespace, ones, taken
 from fcco.core.kernels import Backward, Pairs, log_sums, minus_squared_distances
 from fcco.core.objective import Objective
 from fcco.core.outers import Share
@@ -20,6 +20,9 @@ class NCA(Objective):
     """F = -mean of g_i1 / (g_i1 + g_i2), the sums of e^(-|z_i - z_j|²) over mates j, of i's class, and strangers."""
 
     Columns, dim, log, relations, anchor_relations, self_relation, arrays = Embedded, 2, True, 2, 2, 0, True
+
+    conserves = True
+    """Whether F does not change when all outputs move together."""
 
     def __init__(self, sizes: Any = None, *, kinds: int = 1, likelihood: bool = False, by_class: bool = False) -> None:
         self.outer, self.needs_mate = Share(log=True, likelihood=likelihood), likelihood
@@ -59,6 +62,23 @@ class NCA(Objective):
         """Return what each candidate of a pool stands for; a logarithm needs a mate."""
         w = super().weigh(x, candidates, pool, copies)
         return w._replace(known=w.known & (w.each[0] > 0)) if self.needs_mate else w
+
+    def without_net_force(self, gradient: Array, x: Embedded) -> Array:
+        """Return the gradient without the mean of that of strangers, and with its own class's force on the others.
+
+        Mates may always come together, so that their mean is not 0. The strangers of class c have -S / (n - n_c) on
+        average, where S is the sum over the class.
+        """
+        if self.sizes is None or not self.conserves:
+            return gradient
+        one = ones(gradient)
+        there = counted(x.label, self.kinds, one)
+        mates, strangers = taken(there, x.label)[:, None] - 1, len(one) - taken(there, x.label)[:, None]
+        of_class = taken(counted(x.label, self.kinds, gradient.T), x.label, 1).T
+        rest = gradient - (gradient.sum(0) - of_class) / strangers.clip(1, None)
+        of_mates = taken(counted(x.label, self.kinds, rest.T), x.label, 1).T - rest
+        others = (taken(self.sizes, x.label)[:, None] - 1) * of_mates / mates.clip(1, None)
+        return rest - (rest + others) / self.sizes.sum()
 
     def sums(self, anchors: Embedded, candidates: Embedded, pairs: Pairs) -> tuple[Array, Backward]:
         t, to_embeddings = minus_squared_distances(anchors.embedding, candidates.embedding)
