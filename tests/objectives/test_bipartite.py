@@ -54,8 +54,9 @@ def test_min_max_is_exact(library):
     assert_equal(lambda x: loss(x, TARGET), lambda x: F.auc_loss(x, TARGET, form="min_max", margin=0.8), SCORES)
 
 
-def test_min_max_keeps_the_digits_of_single_precision():
-    loss = as_loss(AUCMargin(), 1, fcco.SOAP(0.9))
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_min_max_keeps_the_digits_of_single_precision(library):
+    loss = as_loss(AUCMargin(), 1, fcco.SOAP(0.9), library)
     x = (SCORES + 1e4).float()
     value, gradient = value_and_gradient(lambda x: loss(x, TARGET, index=0 * TARGET), x)
     exact, of_exact = value_and_gradient(lambda x: F.auc_loss(x, TARGET, form="min_max"), x.double())

@@ -294,7 +294,8 @@ def evaluate(
 ) -> tuple[Array, Array | None]:
     """Return the value, and this process's part of it with a graph to what the caller's f has of its own."""
     if f.arrays:
-        return f.value(new, rows) @ weight, None
+        terms = f.value(new, rows)  # in double precision, where they are differences of what may be large
+        return terms @ cast(weight, terms), None
     with torch.enable_grad():
         if batch.sample is None:
             terms = f.value(new, rows) * weight
