@@ -160,8 +160,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    heads = "net", "batch", "chunk", "plain, MB", "accumulation, MB", "outputs and gradient, MB", "chunks, MB"
-    heads += "chunks / (accumulation + outputs)", "one chunk, ms", "accumulation / plain, time", "chunks / plain, time"
+    heads = ["net", "batch", "chunk", "plain, MB", "accumulation, MB", "outputs and gradient, MB", "chunks, MB"]
+    heads += ["chunks / (accumulation + outputs)", "one chunk, ms", "accumulation / plain, time", "chunks / plain, time"]
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for name, rows, chunk_size in [("mlp", 64, 16), ("residual", 32, 8)] if given.quick else CASES:
         print(measure(name, rows, chunk_size, 1 if given.quick else given.rounds), flush=True)
