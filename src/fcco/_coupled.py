@@ -54,6 +54,7 @@ from fcco._step import (
 from fcco._table import InnerTable
 from fcco.placement import Change, Layout, Placement, place
 
+_EQUAL_BATCHES = 3  # of all ranks, in as many steps, before a warning
 _MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
 
 
@@ -156,6 +157,8 @@ class CoupledLoss(nn.Module):
     parts that are to go on by themselves.
     """
     _backwards_in_eval = 0
+    _equal_batches = 0  # steps in which all ranks had the same rows
+    _watches_ranks = True  # until they differed, or a warning was given
 
     def __init__(
         self,
@@ -771,6 +774,8 @@ class CoupledLoss(nn.Module):
         # From here on nothing has a graph.
         own = Change(tracked, where, as_dtype(given.tracked, dtype), previous)
         change = placement.send(own)
+        if self._watches_ranks and placement.lengths and placement.rank == 0 and change.rows is not None:
+            self._watch_ranks(change.rows.split(placement.lengths))
         seen = table.seen(change.rows)
         repeats = None
         if given.may_repeat and change.rows is not None:
@@ -783,6 +788,19 @@ class CoupledLoss(nn.Module):
         visit = self._visit(placement, own, old, seen.visits) if self.observers else None
         written = repeats.present() if repeats and change.where is not None else change.where
         return Step(inner, made[0], made[-1], sampled, change.rows, seen, values, batch.rate, written, visit)
+
+    def _watch_ranks(self, rows: Sequence[Tensor]) -> None:
+        """Warn once if every rank has the same rows from the first step on. A few equal batches may be chance."""
+        are_equal = all(torch.equal(rows[0], other) for other in rows[1:])
+        self._equal_batches += are_equal and len(rows[0]) > 0
+        self._watches_ranks = are_equal and self._equal_batches < _EQUAL_BATCHES
+        if self._equal_batches == _EQUAL_BATCHES:
+            warnings.warn(
+                f"all {len(rows)} ranks had the same rows in each of the first {_EQUAL_BATCHES} steps, and train as "
+                "one rank would: give each rank rows of its own. Samplers of fcco.data do so if num_replicas and rank "
+                "are left out, other loaders need a DistributedSampler, and Accelerate needs to prepare the loader",
+                stacklevel=2,
+            )
 
     def _updated(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return what the rule makes of the rows. A rule may be the caller's own."""
