@@ -51,7 +51,7 @@ from fcco._step import (
     split_estimate,
     step_without_rows,
 )
-from fcco._table import InnerTable
+from fcco._table import LEAVE_OUT, InnerTable
 from fcco.placement import Change, Layout, Placement, place
 
 _EQUAL_BATCHES = 3  # of all ranks, in as many steps, before a warning
@@ -454,7 +454,7 @@ class CoupledLoss(nn.Module):
             state_dict |= {f"{prefix}memory.{key}": value for key, value in self.memory.empty_state().items()}
         elif problem := self.memory.why_not_loaded(state_dict, f"{prefix}memory."):
             errors: list[str] = args[-1]
-            errors.append(f"{prefix}memory: {problem}")
+            errors.append(f"{prefix}memory: {problem}{LEAVE_OUT}")
             self.table.is_kept = True
         super()._load_from_state_dict(state_dict, prefix, *args)
 
