@@ -195,6 +195,14 @@ def test_weights_of_f_are_weights_of_the_model():
     assert other.outer.scale.requires_grad
 
 
+def test_a_state_that_fits_is_loaded_beside_the_weights_of_f():
+    trained, other = (fcco.CoupledLoss(Scaled(), 5) for _ in range(2))
+    nn.init.constant_(trained.outer.scale, 3.0)
+    trained.table.write(torch.tensor([1]), torch.tensor([0.5]))
+    assert within(other).load_state_dict(within(trained).state_dict(), strict=False) == ([], [])
+    assert same(state(other), state(trained))
+
+
 def test_the_model_that_has_no_loss_any_more():
     saved, model = within(losses.CoxLoss(5), weight=7.0).state_dict(), within(None)
     missing, unexpected = model.load_state_dict(saved, strict=False)
