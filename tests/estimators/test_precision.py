@@ -331,6 +331,13 @@ class TestLeavingTheStart:
         assert AveragePrecisionClassifier(alpha=0.01).fit(x, y).cv_results_ is None
         assert AveragePrecisionClassifier(alpha=0.01, cv=4).fit(x, y).cv_results_ is not None
 
+    def test_folds_of_any_form(self, data):
+        splits = list(StratifiedKFold(3).split(*data))
+        first, second = (AveragePrecisionClassifier(cv=cv, max_iter=5).fit(*data) for cv in (splits, iter(splits)))
+        np.testing.assert_array_equal(first.coef_, second.coef_)
+        with pytest.raises(ValueError, match="at least one fold; an iterator is used up after one fit"):
+            second.fit(*data)
+
     @pytest.mark.parametrize("cv", [1, True, 2.5, "five"])
     def test_folds_are_checked(self, cv, data):
         with pytest.raises((ValueError, TypeError), match="cv"):

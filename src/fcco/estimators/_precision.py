@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
@@ -11,7 +10,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
@@ -150,8 +148,8 @@ class PrecisionRanker(BipartiteRanker):
         positive, scores, weight = self._ranked(X, y, sample_weight)
         return float(average_precision_score(positive, scores, sample_weight=weight))
 
-    def _folds(self, x: Any, positive: Array, weight: Array | None, cv: Any) -> Iterator[Fold]:
-        weights = np.ones(len(positive)) if weight is None else weight
+    def _folds(self, x: Any, positive: Array, weight: Array | None, cv: Any) -> list[Fold]:
+        weights, folds = np.ones(len(positive)) if weight is None else weight, []
         for learn, rest in self._splitter(positive, cv).split(np.zeros((len(positive), 1)), positive):
             if len(bad := np.setdiff1d(np.concatenate([learn, rest]), np.arange(len(positive)))):
                 raise ValueError(
@@ -161,7 +159,10 @@ class PrecisionRanker(BipartiteRanker):
             if not (0 < positive[learn].sum() < len(learn) and positive[rest].any()):
                 raise ValueError("every fold of cv must have rows of both classes; use stratified folds, or fewer")
             ranking = Ranking.of(x[learn], positive[learn], None if weight is None else weight[learn])
-            yield Fold(ranking, x[rest], positive[rest], weights[rest])
+            folds.append(Fold(ranking, x[rest], positive[rest], weights[rest]))
+        if not folds:
+            raise ValueError("cv must have at least one fold; an iterator is used up after one fit: give a list")
+        return folds
 
     def _splitter(self, positive: Array, cv: Any) -> Any:
         """Return the folds; no more of them than the smaller class has rows."""
@@ -374,8 +375,8 @@ class AveragePrecisionClassifier(PrecisionRanker):
         decides = self.cv is not None and fewest >= (self.cv if isinstance(self.cv, Integral) else 2)
         folds: list[Fold] = []
         if decides or self.probability:
-            folds = list(self._folds(x, positive, weight, _FOLDS if self.cv is None else self.cv))
-        part = clone(self).set_params(warm_start=False, verbose=0)
+            folds = self._folds(x, positive, weight, _FOLDS if self.cv is None else self.cv)
+        part = type(self)(**{**self.get_params(), "cv": None, "warm_start": False, "verbose": 0})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the fit of all rows warns
             paths = [part._stages(fold.ranking) for fold in folds]

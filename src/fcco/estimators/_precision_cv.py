@@ -135,9 +135,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         whole_number("max_iter", self.max_iter)
 
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
-        folds = list(self._folds(x, positive, weight, self.cv))
-        if not folds:
-            raise ValueError("cv must have at least one fold; an iterator is used up after one fit: give a list")
+        folds = self._folds(x, positive, weight, self.cv)
         count = len(self.C) + bool(self.push) + len(self.alpha) * len(self.temperature)
         with Bar(type(self).__name__, count, self.verbose, "average precision") as bar:
             starts = [self._starts(fold.ranking) for fold in folds]
