@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from fcco._checks import (
     Rows,
@@ -342,9 +343,9 @@ class CoupledLoss(nn.Module):
             )
         batch = GivenBatch(columns, index, stratum if self.memory is not None else None, name, gather, check)
         step = partial(self._step_of_pool, placement, estimate, batch, sample)
-        if placement is None or placement.alone:
+        if placement is None or (placement.alone and not self._leaves_graph()):
             return step({})
-        return self._eagerly(step, self.settings(options))
+        return self._eagerly(step, {} if placement.alone else self.settings(options))
 
     def shared(
         self,
@@ -469,10 +470,14 @@ class CoupledLoss(nn.Module):
         table: Any = self._modules["table"]
         return place(table, self.layout) if self.training and torch.is_grad_enabled() else None
 
+    def _leaves_graph(self) -> bool:
+        """Return whether a step is being compiled whose backward pass would read a memory that it has overwritten."""
+        return self.memory is not None and self.training and is_compiling()
+
     @eager
-    def _eagerly(self, step: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Take a step in which ranks exchange messages, which cannot be part of a compiled graph."""
-        return step(*arguments)
+    def _eagerly(self, step: Callable[..., Tensor], *arguments: Any, **options: Any) -> Tensor:
+        """Take a step that cannot be part of a compiled graph: with messages between ranks, or with a memory."""
+        return step(*arguments, **options)
 
     def _step_of_pool(
         self,
