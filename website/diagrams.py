@@ -47,7 +47,7 @@ LAST = [
 ]
 # What one measures, the loss for it, and its page.
 LOSSES = (
-    ("average precision, precision at k", "PretrainedAveragePrecisionLoss", "average_precision"),
+    ("average precision, precision at k", "AveragePrecisionLoss", "average_precision"),
     ("few negatives at the very top", "PNormPushLoss", "push"),
     ("AUC, partial AUC", "AUCLoss, PartialAUCLoss", "auc"),
     ("nearest neighbours", "NCALoss", "nca"),

@@ -102,16 +102,6 @@ def test_maml():
     assert not other.table.visits.any()
 
 
-def test_a_loss_of_several_parts_is_left_out_as_one():
-    """Its moments and counters would fit."""
-    trained, other, fresh = (losses.PretrainedAveragePrecisionLoss(n, 2, switch=1) for n in (5, 6, 6))
-    for _ in range(2):
-        trained(torch.randn(4, requires_grad=True), torch.tensor([1, 0, 0, 1]), torch.arange(4))
-    load(within(other), within(trained).state_dict())
-    assert same(state(other), state(fresh))
-    assert not other.switched
-
-
 def test_a_state_with_parts_missing_is_left_out():
     trained, other = (losses.AveragePrecisionLoss(5, 2, memory=0, temperature=t) for t in (0.5, 0.25))
     trained(torch.randn(4, requires_grad=True), torch.tensor([1, 0, 0, 1]), torch.arange(4))
