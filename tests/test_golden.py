@@ -2,17 +2,17 @@
 
 import pytest
 
-from golden.make import BY_NAME, NAMES_OF_CASES, compute, difference, load, run
+from golden.make import BY_NAME, NAMES_OF_CASES, Case, compute, difference, load, run
 
 BEFORE, _ = load()
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 2e-2}
-RESUMED = [
-    name
-    for name, case in BY_NAME.items()
-    if case.draw == "random" and not case.copies and not case.call and case.dtype == "float64"
-    if case.options in ("", "rule=SOX(0.3)", "rule=MOAP(0.3)", "rule=SOX(0.3), memory=12", "rule=SOX(0.3), memory=30")
-    or any(text in case.options for text in ("learnt", "'auto'", "falling", "lr=", "RunningMean"))
-]
+RESUMED_OPTIONS = (
+    *("", "rule=SOX(Power(0.5))", "rule=MOAP(Cosine(final=0.2, steps=10))", "outer=square, log=True, rule=MOAP(0.3)"),
+    *(f"rule=SOX(0.3), memory={size}" for size in (12, 20, 30)),
+    *("temperature=learnt", "temperature='auto'", "temperature=falling", "lr=0.05, rule=SOX(0.3)"),
+)
+ORDINARY = {name: case.options for name, case in BY_NAME.items() if case == Case(case.loss, case.options)}
+RESUMED = [name for name, options in ORDINARY.items() if options in RESUMED_OPTIONS]
 
 
 def check(name, fields):
