@@ -50,6 +50,7 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/distributed.py
 	$(BIN)/python benchmarks/scale_simulation.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/chunks.py
 
 bench-applications: .venv/.dev
 	PYTHONPATH=benchmarks:build/rivals $(BIN)/python -m applications

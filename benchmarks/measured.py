@@ -29,7 +29,14 @@ from fcco_reproduce._tables import from_markdown
 from harness.tables import brief, read_csv
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ("coming_from_libauc.md", "defaults.md", "memory.md", "what_decides.md")
+PAGES = (
+    "applications/average_precision.md",
+    "coming_from_libauc.md",
+    "defaults.md",
+    "index.md",
+    "memory.md",
+    "what_decides.md",
+)
 MARK = re.compile(r"<!-- measured: (\S+) ?(.*) -->")
 IN_BATCH = "in-batch"
 VERDICTS = {"better": " +", "worse": " !"}

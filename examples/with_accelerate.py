@@ -1,6 +1,7 @@
 """Hugging Face Accelerate: gradient accumulation, and a checkpoint that has the table in it.
 
 python examples/with_accelerate.py [--epochs 5]
+torchrun --nproc-per-node 2 examples/with_accelerate.py
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import tempfile
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from sklearn.datasets import load_breast_cancer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -47,12 +49,16 @@ def main() -> None:
             exact = fcco.functional.average_precision_loss(model(x.to(accelerator.device)), y.to(accelerator.device))
         accelerator.print(f"epoch {epoch}: surrogate of average precision on all data {-exact:.4f}")
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as scratch:
+        (directory,) = broadcast_object_list([scratch])  # the same one for all ranks
         accelerator.save_state(directory)
+        accelerator.wait_for_everyone()
         trained = loss_fn.table.u.clone()
         loss_fn.table.u.zero_()
         accelerator.load_state(directory)
+        accelerator.wait_for_everyone()
     accelerator.print(f"rows after loading equal those before: {torch.equal(loss_fn.table.u, trained)}")
+    accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lightning: a loss as an attribute of the module, and a callback that logs its table and tells the sampler the epoch.
+"""Lightning: a loss as an attribute of the module, and a callback that logs its table.
 
 python examples/with_lightning.py [--epochs 5]
 """

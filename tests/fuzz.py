@@ -157,17 +157,6 @@ class TwoTowers(L.SoftmaxLoss):
         return self.in_batch(at_least_float32(scores) @ at_least_float32(second).T, items, index)
 
 
-class Pretrained(L.PretrainedAveragePrecisionLoss):
-    """Cross entropy in the first call, and a blend with average precision from the second on."""
-
-    def __init__(self, n, n_pos, switch=None, rule=None, surrogate="ramp"):
-        super().__init__(n, n_pos, 1, surrogate=surrogate, **({} if rule is None else {"rule": rule}))
-
-    @property
-    def table(self):
-        return self.precision.table
-
-
 class Tasks(L.MAMLLoss):
     """MAML of a linear model, differentiated in its data."""
 
@@ -198,7 +187,7 @@ SPECIAL = [
     *(modules.Case(Candidates, drawn, None, options={"own_term": own_term}) for own_term in ("exact", "sampled")),
     *(modules.Case(TwoTowers, items, None, options={"own_term": own_term}) for own_term in ("exact", "sampled")),
     modules.Case(Tasks, tasks, None),
-    modules.Case(Pretrained, modules.binary, None, (0,)),
+    modules.AP.with_options(temperature="auto"),
 ]
 
 # They refuse vectors without a direction.
@@ -252,7 +241,7 @@ def is_finite(loss, gradients, dtype, *, overflow):
 
 
 def make_loss(case, plan, population):
-    if plan.known or not case.indexed or case.loss in (L.AveragePrecisionLoss, L.CVaRPartialAUCLoss, Pretrained):
+    if plan.known or not case.indexed or case.loss in (L.AveragePrecisionLoss, L.CVaRPartialAUCLoss):
         return case.make(population)
     return case.loss(len(population[0][0]), **case.options)
 

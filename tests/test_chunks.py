@@ -1,18 +1,18 @@
 """Outputs and gradients in chunks are those of the whole batch, whatever the module does and whatever surrounds it."""
 
 import copy
-import gc
+import dataclasses
 import pickle
 import warnings
-import weakref
+from collections import OrderedDict
 from itertools import pairwise
 
+import chunks
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint_sequential
 
 import fcco
@@ -218,6 +218,44 @@ def test_inputs_and_outputs_may_be_nested():
     assert error(first, second) < 1e-6
 
 
+@dataclasses.dataclass
+class Outputs(OrderedDict):
+    """As in transformers: a dictionary with attributes that pytree has been told of."""
+
+    logits: torch.Tensor
+    hidden: tuple[torch.Tensor, ...]
+
+    def __post_init__(self):
+        self.update(logits=self.logits, hidden=self.hidden)
+
+
+pytree.register_pytree_node(
+    Outputs,
+    lambda out: (list(out.values()), list(out)),
+    lambda values, names: Outputs(**dict(zip(names, values, strict=True))),
+)
+
+
+def test_outputs_of_a_registered_class():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def forward(self, x):
+            z = self.net(x)
+            return Outputs(logits=z, hidden=(x, z.relu()))
+
+    out = in_chunks(Model(), rows())
+    assert type(out) is Outputs
+    assert out.logits.shape == out["hidden"][1].shape == (N, 4)
+
+
+def test_chunks_inside_of_chunks():
+    inside = nn.Sequential(ChunkedModule(network(dropout=0.3), 4), nn.Linear(4, 4))
+    assert_equal(gradients(in_chunks, inside, rows(n=64)), gradients(with_graph, inside, rows(n=64)))
+
+
 def test_two_views_and_two_towers():
     one, two, x, y = network(), network(width=8), rows(), rows(1)
     both = nn.ModuleList([one, two])
@@ -234,6 +272,13 @@ def test_inputs_that_need_a_gradient():
         objective(forward(net, x)).backward()
         made.append([x.grad])
     assert error(*made) < 1e-6
+
+
+def test_the_gradient_of_an_input_is_put_together_once():
+    x = rows().requires_grad_()
+    with torch.profiler.profile() as profile:
+        objective(in_chunks(network(), x)).backward()
+    assert not any("slice_backward" in event.key for event in profile.key_averages())  # as large as x, for each chunk
 
 
 def test_nothing_to_train():
@@ -287,11 +332,11 @@ def test_backward_twice():
     assert error([p.grad for p in net.parameters()], [2 * g for g in once]) < 1e-6
 
 
-def half_precision_error(forward, *, inner=False):
+def half_precision_error(forward, *, exactly=lambda m, v: m(v), inner=False):
     """How far the gradient under autocast is from that in single precision, as a share of its norm."""
     net, x = network(width=64), rows(n=4096)
     torch.nn.init.zeros_(net[3].bias)
-    exact = torch.cat([g.flatten() for g in gradients(lambda m, v: m(v), net, x)[:-1]])
+    exact = torch.cat([g.flatten() for g in gradients(exactly, net, x)[:-1]])
     if inner:
         net.forward = torch.autocast("cpu", torch.bfloat16)(net.forward)
 
@@ -312,16 +357,14 @@ def test_autocast_is_as_exact_as_for_the_whole_batch():
     assert half_precision_error(with_graph) > 3 * whole  # this test sees the difference
 
 
-def test_a_call_of_the_same_module_beside_it_under_autocast():
-    def both(chunked):
-        def forward(m, x):
-            with torch.autocast("cpu", torch.bfloat16):
-                return m(x) + (in_chunks(m, 2 * x) if chunked else m(2 * x))
+def test_plain_calls_beside_it_under_autocast():
+    def between(middle):
+        return lambda m, v: m(v) + middle(m, 2 * v) + m(3 * v)
 
-        return forward
-
-    net, x = network(), rows()
-    assert error(gradients(both(True), net, x), gradients(both(False), net, x)) < 0.03
+    exactly = between(lambda m, v: m(v))
+    plain = half_precision_error(exactly, exactly=exactly)
+    assert half_precision_error(between(in_chunks), exactly=exactly) < 2 * plain
+    assert half_precision_error(between(with_graph), exactly=exactly) > 3 * plain
 
 
 def test_grad_scaler():
@@ -392,6 +435,36 @@ def test_what_changes_between_the_passes_is_noticed():
     assert all(p.grad is None for p in net.parameters())
 
 
+def test_weights_that_functional_call_passes_in():
+    net, x = network(), rows()
+    weights = {name: (2 * p).detach().requires_grad_() for name, p in net.named_parameters()}
+    loss = objective(torch.func.functional_call(ChunkedModule(net, SIZE), weights, x))
+    with pytest.raises(RuntimeError, match="inside of functional_call"):  # the chunks would be repeated with others
+        loss.backward()
+
+
+def test_weights_that_change_in_forward():
+    with pytest.raises(RuntimeError, match=r"forward\(\) must not change weights; call a module with lazy ones once"):
+        in_chunks(nn.LazyLinear(4), rows())
+
+
+def test_random_states_of_all_devices_are_kept(monkeypatch):
+    """Those of the arguments of torch's checkpoint: there has to be one on each device that the module uses."""
+    devices = []
+
+    def recorder(function, *args, **options):
+        devices.append({leaf.device.type for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)})
+        return function(*args)
+
+    class Split(nn.Sequential):
+        def forward(self, x):
+            return self[1](self[0](x).to("meta"))
+
+    monkeypatch.setattr("fcco.chunks.checkpoint", recorder)
+    in_chunks(Split(nn.Linear(6, 4), nn.Linear(4, 4, device="meta")), rows(n=32))
+    assert devices == [{"cpu", "meta"}] * 2
+
+
 @pytest.mark.parametrize("call", [2, 4], ids=["forward", "backward"])
 def test_an_error_in_the_middle_leaves_everything_as_it_was(call):
     class Fails(nn.Module):
@@ -427,6 +500,9 @@ def test_batch_norm_warns_once():
         in_chunks(batch_norm(), x, size=N)  # one chunk is the batch
         in_chunks(batch_norm().eval(), x)
         in_chunks(network(dropout=0.3), x)
+        unset = network()
+        unset.register_buffer("unset", torch.tensor(torch.nan))
+        in_chunks(unset, x)
 
 
 def test_a_buffer_that_changes_in_some_chunks_only():
@@ -454,6 +530,8 @@ def test_bad_input():
         in_chunks(nn.Bilinear(6, 6, 2), x, rows(n=12))
     with pytest.raises(ValueError, match="one number of rows; got none"):
         in_chunks(net, 3.0)
+    with pytest.raises(ValueError, match="only tensors are divided; got list with 100 entries, as many"):
+        in_chunks(net, x, ["a name"] * N)
     with pytest.raises(TypeError, match="Module or a method of one; got function"):
         in_chunks(lambda v: net(v), x)
     with pytest.raises(TypeError, match="Module; got int"):
@@ -479,19 +557,23 @@ def test_outputs_without_rows():
         in_chunks(Odd(lambda z: [z] * len(z)), rows())
 
 
-def test_a_loss_inside_is_refused():
-    class Trainer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net, self.loss = network(), fcco.losses.NCALoss(N)
-
-        def forward(self, x):
-            return self.net(x)
-
-    module = Trainer()
+@pytest.mark.parametrize(
+    "loss",
+    [
+        fcco.losses.NCALoss(N),
+        fcco.losses.NCALoss(N, rule=fcco.BSGD()),  # no table
+        fcco.losses.GroupDROLoss(3),
+        fcco.losses.BaselineCoxLoss(3, [1.0, 2.0, 3.0], [1, 1, 1]),
+        fcco.losses.AveragePrecisionLoss(N, 10, temperature="auto"),
+        fcco.CoupledLoss(torch.log, N, rule=fcco.SOX(0.1)),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_a_loss_inside_is_refused(loss):
+    module = nn.ModuleDict({"net": network(), "loss": loss})
     with pytest.raises(ValueError, match="must not contain a loss of fcco; found 'loss'"):
         in_chunks(module, rows())
-    in_chunks(module.net, rows())
+    in_chunks(module["net"], rows())
 
 
 class TestChunkedModule:
@@ -546,42 +628,28 @@ class TestChunkedModule:
         assert not twin(x).any()
         assert net(x).any()
 
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+    def test_copies_and_casts_share_their_parameters(self, duplicate):
+        twin = duplicate(ChunkedModule(network(), SIZE)).double()
+        assert [id(p) for p in twin.parameters()] == [id(p) for p in twin.wrapped.parameters()]
+        assert twin(rows().double()).dtype == torch.float64
+
+    def test_an_optimizer_trains_it(self):
+        net, twin, x = network(), network(), rows()
+        for model, parameters in ((ChunkedModule(net, SIZE), None), (twin, twin.parameters())):
+            optimizer = torch.optim.SGD(parameters or model.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                objective(model(x)).backward()
+                optimizer.step()
+        assert error(list(net.parameters()), list(twin.parameters())) < 1e-6
+
     def test_attributes_are_those_of_the_module(self):
         net = network()
         net.config = {"width": 32}
         assert ChunkedModule(net, 8).config == {"width": 32}
         with pytest.raises(AttributeError, match="missing"):
             _ = ChunkedModule(net, 8).missing
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of tensors made inside, while they live."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = self.peak = 0
-        self.known = set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for leaf in pytree.tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and (key := leaf.untyped_storage()._cdata) not in self.known:
-                self.known.add(key)
-                self.now += leaf.untyped_storage().nbytes()
-                weakref.finalize(leaf.untyped_storage(), self.forget, key, leaf.untyped_storage().nbytes())
-        self.peak = max(self.peak, self.now)
-        return out
-
-    def forget(self, key, count):
-        self.known.discard(key)
-        self.now -= count
-
-
-def peak(step):
-    gc.collect()
-    with LiveBytes() as live:
-        step()
-    return live.peak
 
 
 def test_the_peak_is_that_of_accumulation():
@@ -600,7 +668,16 @@ def test_the_peak_is_that_of_accumulation():
 
     step(in_chunks)  # what is allocated once
     net.zero_grad()
-    least = peak(accumulate)
+    before = [x, *net.parameters()]
+    least = chunks.peak_of(accumulate, before)
     outputs = 2 * 4 * 4 * len(x)  # and their gradient
-    assert peak(lambda: step(in_chunks)) < 1.2 * (least + outputs)
-    assert peak(lambda: step(lambda m, v: m(v))) > 8 * least
+    assert chunks.peak_of(lambda: step(in_chunks), before) < 1.2 * (least + outputs)
+    assert chunks.peak_of(lambda: step(lambda m, v: m(v)), before) > 8 * least
+
+
+def test_the_benchmark_runs(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["chunks.py", "--quick"])
+    threads = torch.get_num_threads()
+    chunks.main()
+    torch.set_num_threads(threads)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| residual | 32 | 8 |")

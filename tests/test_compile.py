@@ -7,6 +7,7 @@ import torch
 
 import fcco
 from cases import CASES, case_id, make_batch, make_loss, run, state
+from fcco import losses
 
 COMPILED_CASES = [case for case in CASES if case[2] == 2]
 
@@ -44,6 +45,71 @@ def test_one_graph_without_breaks(case):
 @pytest.mark.parametrize("case", [(fcco.SOX(0.3), True, 2), (fcco.MOAP(0.3), False, 2)], ids=case_id)
 def test_inductor(case):
     compiled_equals_eager(case, backend="inductor")
+
+
+N = 60
+CLASSES = torch.arange(N) % 3
+POSITIVE = (torch.arange(N) % 3 == 0).long()
+
+
+def mean_of_others(pool):
+    """The mean over everyone of e^(h_j - h_i)."""
+    recall, own = pool.recall or fcco.Recall(), pool.own[0]
+    theirs = own if pool.rivals is None else pool.rivals[0] if recall.apart else torch.cat([own, pool.rivals[0]])
+    present = torch.ones(len(theirs)) if recall.present is None else recall.present[-len(theirs) :].to(own.dtype)
+    return ((theirs - own.unsqueeze(1)).exp() * present).sum(1) / present.sum()
+
+
+def with_labels(labels):
+    return lambda loss_fn, x, rows: loss_fn(x[:, 0] if labels is POSITIVE else x, labels[rows], rows)
+
+
+IN_PIECES = {  # losses that compilers leave out of their graphs
+    "NCA": (lambda: losses.NCALoss.from_targets(CLASSES, memory=24), with_labels(CLASSES)),
+    "AP": (lambda: losses.AveragePrecisionLoss.from_targets(POSITIVE), with_labels(POSITIVE)),
+    "partial AUC": (lambda: losses.PartialAUCLoss.from_targets(POSITIVE, memory=16), with_labels(POSITIVE)),
+    "own": (
+        lambda: fcco.CoupledLoss(torch.log, N, rule=fcco.BSGD(), memory=fcco.Memory(24, "estimate")),
+        lambda loss_fn, x, rows: loss_fn.pooled(mean_of_others, [x[:, 0]], rows),
+    ),
+    "robust": (
+        lambda: losses.RobustContrastiveLoss(N, 0.4, lr=0.05, rule=fcco.SOAP(0.5)),
+        lambda loss_fn, x, rows: loss_fn(x[:, :2], x[:, 2:], rows),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which torch reads between graphs
+@pytest.mark.parametrize("name", ["NCA", "AP", "partial AUC", "robust"])
+def test_inductor_has_the_gradient_of_what_was_there_before_the_step(name):
+    """Its backward pass must not read what the step has overwritten."""
+    make, call = IN_PIECES[name]
+    eager, compiled = make(), make()
+    step = torch.compile(lambda x, rows: call(compiled, 2 * x.sin(), rows), backend="inductor")
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        rows = torch.randperm(N, generator=generator)[:12]
+        x = torch.randn(12, 4, generator=generator).requires_grad_()
+        same = x.detach().clone().requires_grad_()
+        loss, expected = step(same, rows), call(eager, 2 * x.sin(), rows)
+        loss.backward()
+        expected.backward()
+        assert x.grad.abs().sum() > 0
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(same.grad, x.grad, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(state(compiled), state(eager))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("name", ["AP", "own"])
+def test_one_graph_with_a_memory_is_refused_and_without_a_step_is_made(name):
+    make, call = IN_PIECES[name]
+    loss_fn, x, rows = make(), torch.randn(12, 1), torch.arange(12)
+    step = torch.compile(lambda: call(loss_fn, x, rows), fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        step()
+    loss_fn.eval()
+    torch.testing.assert_close(step(), call(loss_fn, x, rows))
 
 
 def test_steps_do_not_recompile():

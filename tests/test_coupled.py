@@ -406,13 +406,3 @@ class TestTrainingInEvaluationMode:
         self.step(loss_fn)
         for _ in range(30):
             loss_fn.eval()(torch.ones(2, requires_grad=True), torch.tensor([0, 1]))
-
-    def test_before_the_switch_too(self):
-        loss_fn = fcco.losses.PretrainedAveragePrecisionLoss.from_targets([1, 0, 1, 0])
-        logits, target, index = torch.zeros(2, requires_grad=True), torch.tensor([1, 0]), torch.tensor([0, 1])
-        loss_fn(logits, target, index).backward()
-        loss_fn.eval()
-        for _ in range(9):
-            loss_fn(logits, target, index).backward()
-        with pytest.warns(UserWarning, match="trained in eval"):
-            loss_fn(logits, target, index).backward()

@@ -9,6 +9,7 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
@@ -279,6 +280,27 @@ def test_a_late_epoch_begins_at_once():
 
 
 @every_sampler
+def test_the_group_is_that_of_the_moment(make, outer, outer_of, monkeypatch):
+    """A sampler made before there is a group has the rank's part of every later epoch."""
+    sampler, alone, explicit = make(), make(), make(num_replicas=2, rank=1)
+    assert list(sampler) == list(alone)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    list(explicit)
+    assert (repr(sampler), len(sampler)) == (repr(explicit), len(explicit))
+    assert (sampler.steps_per_pass, sampler.num_replicas, sampler.rank) == (explicit.steps_per_pass, 2, 1)
+    assert [list(islice(sampler, 2)), sampler.state_dict()] == [list(islice(explicit, 2)), explicit.state_dict()]
+    resumed = make()
+    resumed.load_state_dict(explicit.state_dict())
+    assert list(resumed) == epochs(make(num_replicas=2, rank=1), 2)[1][2:]
+    for each in (sampler, explicit):
+        each.set_epoch(7)
+    assert list(sampler) == list(explicit)
+    assert make(num_replicas=1, rank=0).num_replicas == 1
+
+
+@every_sampler
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("steps", [None, 2, 12])
 def test_a_run_resumes_in_mid_epoch(make, outer, outer_of, replicas, steps):
@@ -478,7 +500,11 @@ def test_a_state_of_another_sampler_is_refused():
         ({"steps": 20}, {}, "batches of the state must be 20, .* got 15"),
         ({}, {"steps": 20}, "batches of the state must be 15, .* got 20"),
         ({"steps": 20}, {"steps": 20, "outer_batch": 5}, "steps_per_pass of the state must be 15, .* got 12"),
-        ({"steps": 20}, {"steps": 20, "num_replicas": 3}, "steps_per_pass of the state must be 15, .* got 5"),
+        (
+            {"steps": 20},
+            {"steps": 20, "num_replicas": 3, "rank": 0},
+            "steps_per_pass of the state must be 15, .* got 5",
+        ),
         ({"steps": 12}, {"outer_batch": 5}, "steps_per_pass of the state must be 15, .* got 12"),
     ],
 )
@@ -510,7 +536,7 @@ def test_a_state_that_does_not_name_the_pass_is_of_epochs_that_are_passes():
             "PositiveNegativeSampler(20 steps an epoch; a pass over the 14 outer rows takes 5)",
         ),
         (
-            EventSampler(TARGET, 3, steps=1, num_replicas=2),
+            EventSampler(TARGET, 3, steps=1, num_replicas=2, rank=0),
             "EventSampler(1 step an epoch; a pass over the 14 outer rows takes 3 on each of 2 ranks)",
         ),
         (
@@ -931,6 +957,7 @@ def test_names_of_classes_and_queries_do_not_matter():
         (lambda: OuterInnerSampler(4, 0), "outer_batch must be at least 1; got 0"),
         (lambda: OuterInnerSampler(4, 1, 0), "inner_batch must be at least 1; got 0"),
         (lambda: OuterInnerSampler(4, rank=2, num_replicas=2), "rank must be less than num_replicas = 2; got 2"),
+        (lambda: OuterInnerSampler(4, num_replicas=2), "num_replicas and rank must be given together; got 2 and None"),
         (lambda: OuterInnerSampler(4, rank=-1), "rank must be at least 0; got -1"),
         (lambda: OuterInnerSampler(4, num_replicas=0), "num_replicas must be at least 1; got 0"),
         (lambda: OuterInnerSampler(4, seed=-1), "seed must be at least 0; got -1"),

@@ -1,6 +1,7 @@
 """Examples run, in a short form."""
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -138,6 +139,32 @@ def test_soft_nearest_neighbours_of_an_objective_of_ones_own(run):
     lines = run("soft_nearest_neighbours", "--epochs", 2)
     assert [line.split()[0] for line in lines] == ["in-batch", "SOAP"]
     assert min(map(last_number, lines)) > 0.85
+
+
+def test_a_large_batch_in_chunks_is_the_plain_batch(run):
+    chunks, accumulation = run("large_batch", "--steps", 5)
+    assert last_number(chunks) < 1e-6
+    assert last_number(accumulation) > 1e-3
+
+
+# Lightning's own: a deprecated call of torch, and advice on loaders.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*does not have many workers", "ignore:.*number of training")
+def test_a_large_batch_in_lightning(run):
+    pytest.importorskip("lightning")
+    assert last_number(run("large_batch_lightning", "--epochs", 3)[-1]) > 0.9
+
+
+def test_a_large_batch_does_not_depend_on_the_number_of_processes(run, monkeypatch):
+    for name, value in {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    (one,) = run("large_batch_ddp", "--steps", 3)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command += [str(EXAMPLES / "large_batch_ddp.py"), "--steps", "3"]
+    (two,) = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert one.startswith("1 processes")
+    assert two.startswith("2 processes")
+    assert last_number(two) == pytest.approx(last_number(one), abs=2e-6)
 
 
 def test_retrieval_finds_more_than_chance(run):

@@ -631,37 +631,6 @@ def test_nothing_is_read_from_a_device(case, strength):
         assert arguments[0].grad.shape == arguments[0].shape
 
 
-# ---- compiled
-
-
-@pytest.mark.parametrize(
-    ("case", "strength", "backend"),
-    [
-        (Precision(), "virtual", "aot_eager"),
-        (NCA({"class_sizes": SIZES}), "virtual", "eager"),
-        (Contrastive(), "estimate", "eager"),
-    ],
-    ids=str,
-)
-@pytest.mark.usefixtures("_in_torch")
-def test_compiled_steps_are_the_same(case, strength, backend):
-    """From the first one on, with one graph for the first step and one for all others."""
-    torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
-    eager = case.make(rule=fcco.SOX(0.3), memory=fcco.Memory(3, strength, guard=False)).double()
-    compiled = copy.deepcopy(eager)
-    step = torch.compile(compiled, fullgraph=True, backend=counter)
-    # In some of them, the batch has everyone who is remembered.
-    for seed, rows in enumerate([[0, 1, 2, 3], [4, 2, 5, 6], [1, 6, 3, 0], [0, 3, 6, 1], [5, 4, 2, 6]]):
-        floats = [outputs(case, rows, seed) for _ in range(2)]
-        losses_of = [call(loss_fn, case, rows, x) for loss_fn, x in zip((eager, step), floats, strict=True)]
-        made = [[loss.detach(), *gradients(loss, x)] for loss, x in zip(losses_of, floats, strict=True)]
-        torch.testing.assert_close(*made, rtol=1e-10, atol=1e-12)
-    states = [{k: v for k, v in cases.state(loss_fn).items() if v.numel()} for loss_fn in (eager, compiled)]
-    torch.testing.assert_close(*states, rtol=1e-10, atol=1e-12)
-    assert counter.frame_count == 2
-
-
 # ---- estimates of the caller's own
 
 

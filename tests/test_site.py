@@ -137,6 +137,11 @@ def test_the_questions_of_the_flow_chart_are_in_the_file_too():
         assert f"{' '.join(question)}\n   Yes: {' '.join(answer)}\n" in page
 
 
+def test_drawings_that_are_files_are_up_to_date():
+    for place, draw in importlib.import_module("diagrams").FILES.items():
+        assert (ROOT / place).read_text(encoding="utf-8") == draw()
+
+
 def test_links_to_other_files_of_the_repository():
     pages = importlib.import_module("pages")
     assert pages.with_links("[a](docs/memory.md#networks)", "benchmarks.md") == "[a](memory.md#networks)"

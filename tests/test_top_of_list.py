@@ -16,7 +16,7 @@ from top_of_list.__main__ import run
 from top_of_list._batches import balanced_batches, random_batches
 from top_of_list._compare import Results, differences
 from top_of_list._measure import Measurer, Record, best_of, measure
-from top_of_list._methods import BEST, KINDS, REFITTED, Scale, linear_methods
+from top_of_list._methods import BEST, KINDS, Scale, linear_methods
 from top_of_list._metrics import precision_at_positives
 from top_of_list._prepared import prepare, split
 from top_of_list._sparse import one_hot
@@ -124,7 +124,7 @@ def test_the_short_form_runs_and_continues_from_its_file(tmp_path, monkeypatch):
         path.name for path in (tmp_path / "docs").iterdir()
     }
     assert "FCCO_DATA is not set" in page
-    for name in ("AveragePrecisionClassifierCV", "balanced BCE", "refit_head"):
+    for name in ("AveragePrecisionClassifierCV", "AP after balanced BCE"):
         assert name in page
     lines = (tmp_path / "cache.jsonl").read_text().count("\n")
     assert run([CANCER], list(KINDS), TINY, tmp_path, tmp_path / "docs", workers=0) == page
@@ -136,9 +136,6 @@ def test_networks_have_the_lr_that_the_first_split_chose_on_all_splits(tmp_path)
     settings = {(row.seed, row.setting) for row in records if row.method == "BCE"}
     assert {seed for seed, _ in settings} == {0, 1}
     assert len({setting for _, setting in settings}) == 1
-    usual, refitted = ({r.seed: r for r in records if r.method == name} for name in (BEST["network"], REFITTED))
-    assert usual.keys() == refitted.keys() == {0, 1}
-    assert all(refitted[seed].valid_ap >= usual[seed].valid_ap - 1e-6 for seed in usual)
 
 
 def test_what_is_not_finished_is_left_out(tmp_path):

@@ -26,7 +26,6 @@ from fcco.losses import (
     NCALoss,
     PartialAUCLoss,
     PNormPushLoss,
-    PretrainedAveragePrecisionLoss,
     SoftmaxLoss,
     SupervisedContrastiveLoss,
     TwoWayPartialAUCLoss,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     MAMLLoss.for_model(torch.nn.Linear(1, 1), 10, 0.1, gama=1)  # type: ignore[call-arg]
     AveragePrecisionLoss(10, 2)(x)  # type: ignore[call-arg]
     AveragePrecisionLoss(10, 2)(x, x)  # type: ignore[call-arg]
-    PretrainedAveragePrecisionLoss(10, 2)(x, x)  # type: ignore[call-arg]
     PartialAUCLoss(10)(x, x)  # type: ignore[call-arg]
     CVaRPartialAUCLoss(10, 2)(x, x)  # type: ignore[call-arg]
     TwoWayPartialAUCLoss(10)(x, x)  # type: ignore[call-arg]

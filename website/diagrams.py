@@ -1,8 +1,14 @@
-"""The drawings of the site: how to choose, and how the algorithms are related."""
+"""The drawings of the site: how to choose, how the algorithms are related, and what a large batch in chunks holds.
+
+    PYTHONPATH=website python website/diagrams.py
+
+writes those that are files, so that they are also seen in the repository.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import drawing
 
@@ -41,7 +47,7 @@ LAST = [
 ]
 # What one measures, the loss for it, and its page.
 LOSSES = (
-    ("average precision, precision at k", "PretrainedAveragePrecisionLoss", "average_precision"),
+    ("average precision, precision at k", "AveragePrecisionLoss", "average_precision"),
     ("few negatives at the very top", "PNormPushLoss", "push"),
     ("AUC, partial AUC", "AUCLoss, PartialAUCLoss", "auc"),
     ("nearest neighbours", "NCALoss", "nca"),
@@ -149,4 +155,45 @@ def relations() -> str:
     )
 
 
+# What is drawn, which activations are held at once, whether one loss sees all outputs, and what to say.
+BATCHES = (
+    ("plain batch", True, True, "one loss, all activations at once"),
+    ("gradient accumulation", False, False, "one micro-batch at a time, but four losses"),
+    ("in chunks", False, True, "one chunk at a time, and one loss"),
+)
+
+
+def large_batches() -> str:
+    """Return what a step holds: of a plain batch, with accumulation, and in chunks."""
+    parts, width, height = [drawing.arrow_head("arrow")], 795.0, 222.0
+    for panel, (name, holds_all, one_loss, words) in enumerate(BATCHES):
+        x = 12 + 265.0 * panel
+        parts.append(drawing.text(x, 20, name, size=14))
+        parts.append(drawing.text(x, 212, words, kind="faint"))
+        for row in range(4):
+            y = 34 + 36.0 * row
+            held = holds_all or row == 1
+            parts += [
+                drawing.rectangle(x, y, 36, 26, "box"),
+                drawing.rectangle(x + 54, y, 76, 26, "ours" if held else "elsewhere"),
+                drawing.rectangle(x + 148, y, 26, 26, "box"),
+                *(drawing.line(x + at, y + 13, x + at + 16, y + 13, "axis", end="arrow") for at in (37, 131, 175)),
+            ]
+            if not one_loss:
+                parts.append(drawing.rectangle(x + 192, y, 36, 26, "box"))
+        if one_loss:
+            parts.append(drawing.rectangle(x + 192, 34, 36, 134, "box"))
+        for at, label in ((18, "rows"), (92, "activations"), (161, "outputs"), (210, "loss")):
+            parts.append(drawing.text(x + at, 184, label, anchor="middle", size=11))
+    alt = "Four parts of a batch, from rows to activations, outputs and loss. Filled activations are held at once. "
+    return drawing.file(
+        parts, width, height, alt=alt + " ".join(f"{name.capitalize()}: {words}." for name, *_, words in BATCHES)
+    )
+
+
 DIAGRAMS: dict[str, Callable[[], str]] = {"choose": choose, "relations": relations}
+FILES: dict[str, Callable[[], str]] = {"docs/large_batches.svg": large_batches}
+
+if __name__ == "__main__":
+    for place, draw in FILES.items():
+        (Path(__file__).parent.parent / place).write_text(draw(), encoding="utf-8")

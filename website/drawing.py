@@ -45,6 +45,21 @@ def arrow_head(name: str) -> str:
     )
 
 
+COLOURS = (
+    "text{fill:#222}.faint{fill:#666}.axis{stroke:#666;fill:none}.box{fill:#eee;stroke:#888}"
+    ".ours{fill:#009485;stroke:#009485}.elsewhere{fill:none;stroke:#888;stroke-dasharray:4 3}"
+)
+
+
+def file(parts: list[str], width: float, height: float, *, alt: str) -> str:
+    """Return an SVG with colours of its own, which can be seen outside of the site too."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" font-family="sans-serif"><title>{escape(alt)}</title><style>{COLOURS}</style>'
+        f'<rect width="{width:g}" height="{height:g}" fill="white"/>{"".join(parts)}</svg>\n'
+    )
+
+
 def figure(parts: list[str], width: float, height: float, *, alt: str, caption: str = "") -> str:
     """Return an SVG of these parts as a figure. ``alt`` says in words what it shows."""
     below = f"<figcaption>{caption}</figcaption>" if caption else ""

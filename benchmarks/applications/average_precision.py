@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,9 @@ from harness.splits import Part, Parts, clipped, three_parts
 from harness.tasks import sampled, shuffled
 from harness.training import DivergedError, train
 from top_of_list._network_libauc import switching
+from top_of_list._network_ours import after_cross_entropy
 
-OURS, IN_BATCH, LIBAUC = "PretrainedAveragePrecisionLoss", "in-batch AP", "LibAUC's APLoss"
+OURS, IN_BATCH, LIBAUC = "AveragePrecisionLoss", "in-batch AP", "LibAUC's APLoss"
 PLAIN, BALANCED, FOCAL = "cross entropy", "balanced cross entropy", "focal loss"
 FIRST_SEED = 100  # the seeds from 0 on were used to choose settings
 
@@ -80,8 +80,7 @@ def loss_of(method: str, y: Tensor, steps: int) -> LossFn:
     if method == LIBAUC:
         theirs = switching(len(y), steps // 2)
         return lambda logits, y, rows: theirs(logits, y.float(), rows)
-    rule: dict[str, Any] = {} if method == OURS else {"rule": fcco.BSGD()}
-    return fcco.losses.PretrainedAveragePrecisionLoss.from_targets(y, switch=steps // 2, **rule)
+    return after_cross_entropy(y, steps // 2, None if method == OURS else fcco.BSGD())
 
 
 def fit(model: nn.Module, loss_fn: LossFn, plan: Iterable[Tensor], part: Part, lr: float) -> float:
@@ -143,9 +142,9 @@ APPLICATION = Application(
         "The task is class 5 of covtype against the rest. We use every tenth row, split 60/20/20, so that the training "
         "part has 34,861 rows and 560 positives (1.6%). The model is a network with 64 hidden units, trained by Adam. "
         "A pass goes once over the positives, and half of each batch is positive.\n\n"
-        "- *PretrainedAveragePrecisionLoss* has its defaults. It switches from cross entropy to a blend of cross "
-        "entropy and average precision (AP) after half of the steps.\n"
-        "- *in-batch AP* is the same loss with `rule=BSGD()`, that is, without the table.\n"
+        '- *AveragePrecisionLoss* has its defaults and `temperature="auto"`. It begins with cross entropy for half of '
+        "the steps.\n"
+        "- *in-batch AP* is the same with `rule=BSGD()`, that is, without table and memory.\n"
         "- *LibAUC's APLoss* has its defaults and takes sigmoids. It also begins with cross entropy for half of the "
         "steps.\n"
         "- *balanced cross entropy* is trained on the same batches.\n"

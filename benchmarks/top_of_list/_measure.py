@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 from fcco_reproduce import Job, run_jobs
 from fcco_reproduce._cache import Cache
 from harness.cache import by_settings, make_job
-from top_of_list._methods import BEST, START, Kind, Method, Scale, linear_methods, network_methods, refitting
+from top_of_list._methods import BEST, START, Kind, Method, Scale, linear_methods, network_methods
 from top_of_list._metrics import Result
 from top_of_list._prepared import Prepared
 from top_of_list._tasks import Task
@@ -98,8 +98,7 @@ def measure(kind: Kind, tasks: Prepareds, scale: Scale, run: Measurer) -> list[R
         return records + best_of(records, methods, ("usual",), BEST[kind]) + starts
     tasks = {task: at for task, at in tasks.items() if not at.sparse}  # a linear model is what one takes there
     records = complete(measure_networks(tasks, scale, run), scale)
-    best = best_of(records, network_methods(), ("usual",), BEST[kind])
-    return records + best + complete(measure_refitted(tasks, scale, run, best), scale)
+    return records + best_of(records, network_methods(), ("usual",), BEST[kind])
 
 
 def complete(records: Sequence[Record], scale: Scale) -> list[Record]:
@@ -165,15 +164,3 @@ def best_of(records: Iterable[Record], methods: Sequence[Method], roles: tuple[s
             setting, seconds = f"{best.method}: {best.setting}", sum(row.seconds for row in rows)
             found.append(best._replace(method=name, setting=setting, seconds=seconds))
     return found
-
-
-def measure_refitted(tasks: Prepareds, scale: Scale, run: Measurer, best: Sequence[Record]) -> list[Record]:
-    """Return the records of the best usual networks whose head was fitted again."""
-    by_name, plan = {task.name: task for task in tasks}, []
-    for row in best:
-        loss, _, setting = row.setting.partition(": ")
-        lr = float(setting.removeprefix("lr=").split(",")[0])
-        plan.append((by_name[row.task], row.seed, {"loss": loss, "lr": lr}))
-    jobs = [make(refitting(), task, tasks[task], seed, steps=scale.steps, **how) for task, seed, how in plan]
-    pairs = zip(plan, run(jobs), strict=True)
-    return [record(task, refitting().name, "network", seed, result) for (task, seed, _), result in pairs if result]

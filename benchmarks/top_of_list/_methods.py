@@ -17,7 +17,6 @@ KINDS: tuple[Kind, ...] = ("linear", "network")
 BEST: dict[Kind, str] = {"linear": "best logistic regression", "network": "best usual loss"}
 START = "best start"
 DERIVED = (*BEST.values(), START)  # chosen by validation among other methods
-REFITTED = "best usual loss + refit_head"
 
 
 @dataclass(frozen=True)
@@ -92,19 +91,13 @@ def linear_methods(scale: Scale) -> list[Method]:
 def network_methods() -> list[Method]:
     """Return the methods that train a network; what is made from their results is not among them."""
     usual = [Method(name, "network", "usual", _network.usual_loss, {"loss": name}) for name in _network.USUAL]
-    ours, needs = _network_ours.average_precision, "fcco.losses:PretrainedAveragePrecisionLoss"
     return [
         *usual,
         Method("LibAUC", "network", "other", _network_libauc.libauc, needs="libauc"),
-        Method("AP after balanced BCE", "network", "ours", ours, {"balanced": True}, needs),
+        Method("AP after balanced BCE", "network", "ours", _network_ours.average_precision, {"balanced": True}),
     ]
-
-
-def refitting() -> Method:
-    """Return the method that begins with the best usual network."""
-    return Method(REFITTED, "network", "ours", _network_ours.refitted_head, needs="fcco.estimators:refit_head")
 
 
 def methods_of(kind: Kind, scale: Scale = FULL) -> list[Method]:
     """Return all methods of a kind that are run."""
-    return linear_methods(scale) if kind == "linear" else [*network_methods(), refitting()]
+    return linear_methods(scale) if kind == "linear" else network_methods()

@@ -31,10 +31,9 @@ ABOUT: dict[Kind, str] = {
         "lr, of {lrs}, with the best validation AP on the first split. The sparse tasks are left out. *BCE* is cross "
         "entropy on random batches, *balanced BCE* on batches of which half are positive, and *focal loss* has gamma 2 "
         "and alpha .25, on random batches. *LibAUC* is its `APLoss` with its defaults after half a run of cross "
-        "entropy, on balanced batches. *AP after balanced BCE* is `PretrainedAveragePrecisionLoss` with a switch "
-        "after half of the steps, on balanced batches; random ones were worse in a trial on covtype 5. *best usual "
-        "loss* is the one of the first three that is best by validation on the split, and *refit_head* fits its last "
-        "layer again."
+        "entropy, on balanced batches. *AP after balanced BCE* is cross entropy for half of the steps and then "
+        '`AveragePrecisionLoss(temperature="auto")`, on balanced batches. *best usual loss* is the one of the first '
+        "three that is best by validation on the split."
     ),
 }
 MEASURED = """\

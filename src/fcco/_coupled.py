@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from fcco._checks import (
     Rows,
@@ -51,9 +52,10 @@ from fcco._step import (
     split_estimate,
     step_without_rows,
 )
-from fcco._table import InnerTable
+from fcco._table import LEAVE_OUT, InnerTable
 from fcco.placement import Change, Layout, Placement, place
 
+_EQUAL_BATCHES = 3  # of all ranks, in as many steps, before a warning
 _MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
 
 
@@ -156,6 +158,8 @@ class CoupledLoss(nn.Module):
     parts that are to go on by themselves.
     """
     _backwards_in_eval = 0
+    _equal_batches = 0  # steps in which all ranks had the same rows
+    _watches_ranks = True  # until they differed, or a warning was given
 
     def __init__(
         self,
@@ -339,9 +343,9 @@ class CoupledLoss(nn.Module):
             )
         batch = GivenBatch(columns, index, stratum if self.memory is not None else None, name, gather, check)
         step = partial(self._step_of_pool, placement, estimate, batch, sample)
-        if placement is None or placement.alone:
+        if placement is None or (placement.alone and not self._leaves_graph()):
             return step({})
-        return self._eagerly(step, self.settings(options))
+        return self._eagerly(step, {} if placement.alone else self.settings(options))
 
     def shared(
         self,
@@ -451,7 +455,7 @@ class CoupledLoss(nn.Module):
             state_dict |= {f"{prefix}memory.{key}": value for key, value in self.memory.empty_state().items()}
         elif problem := self.memory.why_not_loaded(state_dict, f"{prefix}memory."):
             errors: list[str] = args[-1]
-            errors.append(f"{prefix}memory: {problem}")
+            errors.append(f"{prefix}memory: {problem}{LEAVE_OUT}")
             self.table.is_kept = True
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -466,10 +470,14 @@ class CoupledLoss(nn.Module):
         table: Any = self._modules["table"]
         return place(table, self.layout) if self.training and torch.is_grad_enabled() else None
 
+    def _leaves_graph(self) -> bool:
+        """Return whether a step is being compiled whose backward pass would read a memory that it has overwritten."""
+        return self.memory is not None and self.training and is_compiling()
+
     @eager
-    def _eagerly(self, step: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Take a step in which ranks exchange messages, which cannot be part of a compiled graph."""
-        return step(*arguments)
+    def _eagerly(self, step: Callable[..., Tensor], *arguments: Any, **options: Any) -> Tensor:
+        """Take a step that cannot be part of a compiled graph: with messages between ranks, or with a memory."""
+        return step(*arguments, **options)
 
     def _step_of_pool(
         self,
@@ -771,6 +779,8 @@ class CoupledLoss(nn.Module):
         # From here on nothing has a graph.
         own = Change(tracked, where, as_dtype(given.tracked, dtype), previous)
         change = placement.send(own)
+        if self._watches_ranks and placement.lengths and placement.rank == 0 and change.rows is not None:
+            self._watch_ranks(change.rows.split(placement.lengths))
         seen = table.seen(change.rows)
         repeats = None
         if given.may_repeat and change.rows is not None:
@@ -783,6 +793,19 @@ class CoupledLoss(nn.Module):
         visit = self._visit(placement, own, old, seen.visits) if self.observers else None
         written = repeats.present() if repeats and change.where is not None else change.where
         return Step(inner, made[0], made[-1], sampled, change.rows, seen, values, batch.rate, written, visit)
+
+    def _watch_ranks(self, rows: Sequence[Tensor]) -> None:
+        """Warn once if every rank has the same rows from the first step on. A few equal batches may be chance."""
+        are_equal = all(torch.equal(rows[0], other) for other in rows[1:])
+        self._equal_batches += are_equal and len(rows[0]) > 0
+        self._watches_ranks = are_equal and self._equal_batches < _EQUAL_BATCHES
+        if self._equal_batches == _EQUAL_BATCHES:
+            warnings.warn(
+                f"all {len(rows)} ranks had the same rows in each of the first {_EQUAL_BATCHES} steps, and train as "
+                "one rank would: give each rank rows of its own. Samplers of fcco.data do so if num_replicas and rank "
+                "are left out, other loaders need a DistributedSampler, and Accelerate needs to prepare the loader",
+                stacklevel=2,
+            )
 
     def _updated(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return what the rule makes of the rows. A rule may be the caller's own."""

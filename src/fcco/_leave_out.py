@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from fcco._table import LEAVE_OUT
 from fcco.placement._sharded_table import ShardedTable
 
 
@@ -27,7 +28,7 @@ def leave_out_what_does_not_fit(loss: nn.Module, state_dict: dict[str, Any], pre
         _twin(loss).load_state_dict({key.removeprefix(prefix): state_dict[key] for key in saved}, assign=True)
         return
     except RuntimeError as error:
-        reason = str(error).split("\n\t")[1].strip()
+        reason = str(error).split("\n\t")[1].strip().removesuffix(LEAVE_OUT)
     for key in saved:
         del state_dict[key]
     state_dict |= {key: value for key, value in loss.state_dict(prefix=prefix).items() if not key.startswith(outer)}

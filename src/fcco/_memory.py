@@ -46,8 +46,8 @@ class Memory:
         outputs away from itself together, by which a deep model can collapse. Only vectors are guarded, such as
         embeddings. The guard looks at every eighth step, in eager mode only.
     waits : bool or None, default None
-        Whether a guarded memory waits for a verdict, which takes 64 steps, before it is used. Under ``torch.compile``
-        there is none, so that it waits forever. None means the loss's choice: ``NCALoss`` does not wait.
+        Whether a guarded memory waits for a verdict, which takes 64 steps, before it is used. None means the loss's
+        choice: ``NCALoss`` does not wait.
     strata : int, default 1
         How many strata there are. Losses set this themselves, and the next one.
     per_stratum : bool, default True

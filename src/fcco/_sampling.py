@@ -9,12 +9,14 @@ on. By default it is one pass.
 from __future__ import annotations
 
 import numbers
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, count, islice
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -275,8 +277,34 @@ class Split(TypedDict, total=False):
 
     steps: int | None
     seed: int
-    num_replicas: int
-    rank: int
+    num_replicas: int | None
+    rank: int | None
+
+
+class Division(NamedTuple):
+    """How the outer rows of a pass are divided among the replicas."""
+
+    replicas: int
+    edges: Ints
+    """Chunk c has the rows edges[c] to edges[c + 1] of the shuffled outer rows."""
+    group: Ints
+    """The group of each chunk."""
+    batches: int
+    """Number of batches of a pass, over all replicas."""
+
+
+def accelerate_divides() -> bool:
+    """Return whether Accelerate runs on several ranks. It then gives each rank every k-th batch of a loader."""
+    state = sys.modules.get("accelerate.state")
+    return state is not None and state.PartialState._shared_state.get("num_processes", 1) > 1
+
+
+def is_in_prepared_loader(sampler: Sampler[list[int]]) -> bool:
+    """Return whether the loader that Accelerate is iterating over draws from the sampler."""
+    source = getattr(sys.modules["accelerate.state"].GradientState(), "active_dataloader", None)
+    while source is not None and source is not sampler:
+        source = getattr(source, "batch_sampler", None)  # the loader, and then samplers that wrap others
+    return source is sampler
 
 
 class CoupledSampler(Sampler[list[int]]):
@@ -288,23 +316,29 @@ class CoupledSampler(Sampler[list[int]]):
         Number of batches of an epoch, on each rank. By default an epoch is one pass.
     seed : int, default 0
         Seed of all shuffling.
-    num_replicas : int, default 1
-        Number of processes.
-    rank : int, default 0
-        The process that this sampler is for.
+    num_replicas, rank : int, optional
+        Number of processes, and the one that this sampler is for. By default they are read from the process group
+        whenever they are needed.
     """
 
     _outer: GroupedRows
-    _edges: Ints  # chunk c has the rows edges[c] to edges[c + 1] of the shuffled outer rows
-    _group: Ints  # the group of each chunk
+    _size: int  # the most rows of a chunk
+    _chunks: int  # the most chunks of a batch
+    _drop_last: bool | None  # of full chunks; None: the chunks of a group are as even as possible
+    _division: Division | None = None  # the last one that was needed
     _inner: GroupedRows | None = None
     _inner_batch = 0
     _inner_first = False
-    _pass_batches: int  # number of batches of a pass, over all ranks
     _sizes: ClassVar[tuple[str, ...]] = ()  # the arguments that set the size of a batch
 
     def __init__(
-        self, *, steps: int | None = None, seed: int = 0, num_replicas: int = 1, rank: int = 0, **unknown: Any
+        self,
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        **unknown: Any,
     ) -> None:
         if unknown:
             raise TypeError(
@@ -313,19 +347,66 @@ class CoupledSampler(Sampler[list[int]]):
             )
         self.steps = None if steps is None else whole_number("steps", steps)
         self.seed = whole_number("seed", seed, 0)
-        self.num_replicas = whole_number("num_replicas", num_replicas)
-        self.rank = whole_number("rank", rank, 0)
-        if rank >= num_replicas:
+        if num_replicas is not None:
+            whole_number("num_replicas", num_replicas)
+        if rank is not None:
+            whole_number("rank", rank, 0)
+        if num_replicas is None and rank is None:
+            self._given = None
+        elif num_replicas is None or rank is None:
+            raise ValueError(
+                f"num_replicas and rank must be given together; got {num_replicas} and {rank}. By default they are "
+                "those of the process group"
+            )
+        elif rank >= num_replicas:
             raise ValueError(f"rank must be less than num_replicas = {num_replicas}; got {rank}")
+        else:
+            self._given = (num_replicas, rank)
         self._epoch = self._start = 0  # where the next iteration begins, unless one has begun
         self._epoch_is_set = False  # by set_epoch; a finished epoch is then not followed by the next one
         self._iterator: EpochIterator | None = None  # the last one that has begun since then
 
-    def _arrange(self, outer: GroupedRows, edges: Ints, group: Ints, chunks: int) -> None:
-        """Make batches of at most ``chunks`` chunks, all of different groups."""
-        self._outer, self._edges, self._group = outer, edges, group
-        steps = max(-(-len(group) // chunks), int(np.bincount(group).max()))
-        self._pass_batches = -(-steps // self.num_replicas) * self.num_replicas
+    def _arrange(self, outer: GroupedRows, size: int, chunks: int, drop_last: bool | None = None) -> None:
+        """Make batches of at most ``chunks`` chunks, all of different groups, of at most ``size`` rows each."""
+        self._outer, self._size, self._chunks, self._drop_last = outer, size, chunks, drop_last
+        self._divide()  # raises if no batch would be left
+
+    def _divide(self) -> Division:
+        """Return the division among the replicas that there are at this moment."""
+        replicas = self.num_replicas
+        if self._division is None or self._division.replicas != replicas:
+            if self._drop_last is None:
+                edges, group = even_chunks(self._outer, self._size)
+            else:
+                edges = full_chunks(len(self._outer.rows), self._size, replicas, self._drop_last)
+                group = np.zeros(len(edges) - 1, np.int64)
+            steps = max(-(-len(group) // self._chunks), int(np.bincount(group).max()))
+            self._division = Division(replicas, edges, group, -(-steps // replicas) * replicas)
+        return self._division
+
+    @property
+    def _replica(self) -> tuple[int, int]:
+        """The number of replicas, and which of them this is."""
+        if self._given is not None:
+            return self._given
+        if not (dist.is_available() and dist.is_initialized()) or accelerate_divides():
+            return 1, 0
+        return dist.get_world_size(), dist.get_rank()
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of processes that the outer rows are divided among."""
+        return self._replica[0]
+
+    @property
+    def rank(self) -> int:
+        """The process that the sampler is for."""
+        return self._replica[1]
+
+    @property
+    def sampler(self) -> CoupledSampler:
+        """This sampler: Lightning and Accelerate call ``set_epoch`` on the ``sampler`` of a batch sampler."""
+        return self
 
     @property
     def steps_per_pass(self) -> int:
@@ -333,7 +414,8 @@ class CoupledSampler(Sampler[list[int]]):
 
         With ``drop_last``, the rows of the batches that are left out are not visited.
         """
-        return self._pass_batches // self.num_replicas
+        division = self._divide()
+        return division.batches // division.replicas
 
     @property
     def epoch(self) -> int:
@@ -434,49 +516,54 @@ class CoupledSampler(Sampler[list[int]]):
         return self._epoch, self._start
 
     def _begin(self, iterator: EpochIterator, epoch: int, drawn: int) -> Iterator[list[int]]:
+        division, rank = self._divide(), self.rank
+        if division.replicas > 1 and accelerate_divides() and is_in_prepared_loader(self):
+            raise ValueError(
+                f"num_replicas must not be given for a loader that Accelerate prepares; got {division.replicas}. "
+                "Accelerate divides the batches among the ranks itself, and would drop most of those of each rank"
+            )
         self._iterator, self._epoch = iterator, epoch
         first_pass, skipped = divmod(epoch * len(self) + drawn, self.steps_per_pass)
-        stream = chain.from_iterable(map(self._pass, count(first_pass)))
+        stream = chain.from_iterable(self._pass(number, division, rank) for number in count(first_pass))
         return islice(stream, skipped, skipped + len(self) - drawn)
 
-    def _pass(self, number: int) -> Iterator[list[int]]:
-        """Yield this rank's batches of one pass over the outer rows."""
+    def _pass(self, number: int, division: Division, rank: int) -> Iterator[list[int]]:
+        """Yield the batches of one rank of one pass over the outer rows."""
         # Stream 0 is shared, because the ranks divide one order of the outer rows. Each rank draws its own inner rows.
         shared, own = (
             np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(number, stream)))
-            for stream in (0, 1 + self.rank)
+            for stream in (0, 1 + rank)
         )
-        order = np.resize(self._outer.shuffled(shared), self._edges[-1])
+        order = np.resize(self._outer.shuffled(shared), division.edges[-1])
         decks: dict[int, Deck] = {}
-        for chunks in self._deal_chunks(shared)[:, self.rank :: self.num_replicas].T:
-            yield [row for chunk in chunks if chunk >= 0 for row in self._rows(chunk, order, decks, own)]
+        for chunks in self._deal_chunks(division, shared)[:, rank :: division.replicas].T:
+            places = [(division.group[c], order[division.edges[c] : division.edges[c + 1]]) for c in chunks if c >= 0]
+            yield [row for group, outer in places for row in self._rows(int(group), outer.tolist(), decks, own)]
 
-    def _deal_chunks(self, rng: np.random.Generator) -> Ints:
+    def _deal_chunks(self, division: Division, rng: np.random.Generator) -> Ints:
         """Return the chunks of every batch, [chunks, batches], with -1 where there is none."""
-        groups, steps = len(self._outer.bounds) - 1, self._pass_batches
+        groups, steps, group = len(self._outer.bounds) - 1, division.batches, division.group
         if groups == 1:  # the rows are shuffled already, and short chunks belong at the end
-            return np.arange(steps)[None] % len(self._group)
+            return np.arange(steps)[None] % len(group)
         # The chunks, in a random order of their groups, are cut into pieces of `steps`, with a chunk for every batch.
         # A group has at most `steps` chunks, so only a group that is cut in two could be twice in a batch.
-        sequence = np.argsort(rng.permutation(groups)[self._group], kind="stable")
+        sequence = np.argsort(rng.permutation(groups)[group], kind="stable")
         sequence = np.resize(sequence, max(len(sequence), steps))
         dealt = np.full((-(-len(sequence) // steps), steps), -1)
         busy = np.zeros(steps, bool)
         for piece, start in zip(dealt, range(0, len(sequence), steps), strict=True):
             chunks = sequence[start : start + steps]
-            cut = int((self._group[chunks] == self._group[sequence[start - 1]]).sum()) if start else 0
+            cut = int((group[chunks] == group[sequence[start - 1]]).sum()) if start else 0
             free = rng.permutation(np.flatnonzero(~busy))
             places = np.append(free[:cut], rng.permutation(np.append(free[cut:], np.flatnonzero(busy))))
             piece[places[: len(chunks)]] = chunks
-            busy = self._group[piece] == self._group[chunks[-1]]
+            busy = group[piece] == group[chunks[-1]]
         return dealt
 
-    def _rows(self, chunk: int, order: Ints, decks: dict[int, Deck], rng: np.random.Generator) -> list[int]:
+    def _rows(self, group: int, outer: list[int], decks: dict[int, Deck], rng: np.random.Generator) -> list[int]:
         """Return the outer rows of a chunk, and inner rows from the deck of its group."""
-        outer: list[int] = order[self._edges[chunk] : self._edges[chunk + 1]].tolist()
         if self._inner is None:
             return outer
-        group = int(self._group[chunk])
         if group not in decks:
             decks[group] = Deck(self._inner.of(group), rng)
         inner = decks[group].deal(self._inner_count(len(outer)), set(outer))
@@ -487,6 +574,5 @@ class CoupledSampler(Sampler[list[int]]):
 
     def _arrange_one_group(self, outer: Ints, outer_batch: int, inner: Ints, inner_batch: int, drop_last: bool) -> None:
         """Make batches of ``outer_batch`` rows of ``outer`` and ``inner_batch`` rows of ``inner``."""
-        edges = full_chunks(len(outer), outer_batch, self.num_replicas, drop_last)
-        self._arrange(GroupedRows(outer), edges, np.zeros(len(edges) - 1, np.int64), chunks=1)
+        self._arrange(GroupedRows(outer), outer_batch, 1, drop_last)
         self._inner, self._inner_batch = GroupedRows(inner), inner_batch

@@ -39,6 +39,7 @@ correctly, or a later version could not read a state of this one.
 
 EXTRA_STATE = "_extra_state"  # torch's name for what get_extra_state returns
 _EXTRA_BYTES = 512
+LEAVE_OUT = ". To load a model without the state of its loss, pass strict=False"
 _ANYWAY: ContextVar[bool] = ContextVar("load_anyway", default=False)
 
 _NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.bool: np.bool_}
@@ -437,7 +438,7 @@ class InnerTable(nn.Module):
         problem = self._mismatch(local.get(prefix + "u"), local.get(prefix + "visits"), about)
         is_kept, self.is_kept = self.is_kept, False
         if problem:
-            error_msgs.append(f"{prefix.rstrip('.') or 'table'}: {problem}")
+            error_msgs.append(f"{prefix[:-1]}: {problem}{LEAVE_OUT}" if prefix else f"table: {problem}")
         if problem or is_kept:
             return
         if prefix + "u" in local:

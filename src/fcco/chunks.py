@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
@@ -81,20 +81,23 @@ def forward_in_chunks(module: nn.Module | Callable[..., Any], /, *args: Any, chu
             module.module = whole
     leaves, spec = pytree.tree_flatten((args, kwargs))
     n = _count_rows(leaves)
+    _check_others((*args, *kwargs.values()), n)
     pieces = max(-(-n // size), 1)
-    bounds = [(n * piece // pieces, n * (piece + 1) // pieces) for piece in range(pieces)]
-    parts = [[_rows(leaf, start, stop) for leaf in leaves] for start, stop in bounds]
+    counts = [n * (piece + 1) // pieces - n * piece // pieces for piece in range(pieces)]
+    # split, whose gradient is put together once: that of a slice has the size of the whole input
+    columns = [leaf.split(counts) if _has_rows(leaf) else [leaf] * pieces for leaf in leaves]
+    parts = [list(part) for part in zip(*columns, strict=True)]
 
     def run(part: list[Any]) -> Any:
         args, kwargs = pytree.tree_unflatten(part, spec)
         return module(*args, **kwargs)
 
     outputs = [run(parts[0])] if pieces == 1 else _Recomputed(owner, run).all_of(parts)
-    return _join(outputs, [stop - start for start, stop in bounds])
+    return _join(outputs, counts)
 
 
 def _count_rows(leaves: list[Any]) -> int:
-    counts = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()}
+    counts = {len(leaf) for leaf in leaves if _has_rows(leaf)}
     if len(counts) != 1:
         raise ValueError(
             f"inputs must be tensors with one number of rows; got {sorted(counts) or 'none'}. Keep tensors that all "
@@ -103,8 +106,19 @@ def _count_rows(leaves: list[Any]) -> int:
     return counts.pop()
 
 
-def _rows(leaf: Any, start: int, stop: int) -> Any:
-    return leaf[start:stop] if isinstance(leaf, Tensor) and leaf.dim() else leaf
+def _has_rows(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0
+
+
+def _check_others(values: tuple[Any, ...], n: int) -> None:
+    """Raise if something other than a tensor may have an entry for each example: every chunk would get all of them."""
+    for value in values:
+        other = isinstance(value, Sized) and not isinstance(value, (str, Tensor)) and len(value) == n > 1
+        if other and not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
+            raise ValueError(
+                f"only tensors are divided; got {type(value).__name__} with {n} entries, as many as there are "
+                "examples. Pass a tensor, or keep what all examples share in the module"
+            )
 
 
 class _Buffer(NamedTuple):
@@ -115,8 +129,10 @@ class _Buffer(NamedTuple):
     value: Tensor
 
     def has_changed(self) -> bool:
-        current = self.place[self.name]
-        return current is None or not torch.equal(current, self.value)
+        now, then = self.place[self.name], self.value
+        if now is None or now.shape != then.shape:
+            return True
+        return not ((now == then) | ((now != now) & (then != then))).all()  # a NaN is what it was
 
     def copied_again(self) -> _Buffer:
         current = self.place[self.name]
@@ -137,10 +153,22 @@ class _Recomputed:
         """Return what must not change between the forward and the backward pass."""
         return [part._version for part in self.parameters], [part.training for part in self.modules]
 
+    def has_other_weights(self) -> bool:
+        """Return whether tensors that functional_call put in the place of parameters are gone."""
+        if all(isinstance(part, nn.Parameter) for part in self.parameters):
+            return False
+        then, now = (
+            {part.untyped_storage()._cdata for part in of} for of in (self.parameters, self.owner.parameters())
+        )
+        return not now <= then
+
     def all_of(self, parts: list[list[Any]]) -> list[Any]:
         """Return the outputs of all chunks."""
-        places = [(part._buffers, name) for part in self.modules for name in part._buffers]
-        everything = [_Buffer(at, name, value.clone()) for at, name in places if (value := at[name]) is not None]
+        everything = [
+            _Buffer(part._buffers, name, value.clone())
+            for part in self.modules
+            for name, value in part.named_buffers(recurse=False)
+        ]
         outputs, before = [], everything
         for part in parts:
             past: list[_Buffer] = []  # what the chunk changes, such as the statistics of BatchNorm, before it does
@@ -162,10 +190,11 @@ class _Recomputed:
 
     def call(self, past: list[_Buffer], devices: list[Tensor], *part: Any) -> Any:
         """Return the outputs of a chunk; ``past`` is empty in the forward pass."""
-        if self.settings() != self.start:
+        if self.settings() != self.start or self.has_other_weights():
             raise RuntimeError(
                 "weights or train() modes have changed since forward_in_chunks: call backward() before "
-                "optimizer.step(), train() and eval()"
+                "optimizer.step(), train() and eval(), and inside of functional_call. forward() must not change "
+                "weights; call a module with lazy ones once before"
             )
         now = [(buffer, buffer.place[buffer.name]) for buffer in past]
         # A cast that chunks share would add up their gradients in half precision.
@@ -204,7 +233,8 @@ def _join_leaves(leaves: tuple[Any, ...]) -> Any:
         isinstance(first, (str, int, float, type(None))) and all(leaf == first for leaf in leaves)
     ):
         raise ValueError(
-            f"outputs of the type {type(first).__name__} cannot be joined; got {first!r} for the first chunk"
+            f"outputs of the type {type(first).__name__} cannot be joined. Return tensors, or dictionaries, lists and "
+            "tuples of tensors; numbers and strings must be the same for every chunk"
         )
     return first
 

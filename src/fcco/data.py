@@ -17,12 +17,14 @@ steps : int, optional
     pass.
 seed : int, default 0
     The batches of a pass depend only on the seed, the number of the pass and the rank.
-num_replicas : int, default 1
-    Number of processes. The outer rows of a pass are divided among them without overlap, and all ranks have equally
-    many batches. If a rank would have an empty batch, rows from the start of the pass are visited again. Each rank
-    draws its inner rows independently.
-rank : int, default 0
-    The process that the sampler is for.
+num_replicas, rank : int, optional
+    Number of processes, and the one that the sampler is for. By default they are those of the default process group
+    when iteration begins, or 1 and 0 if there is none. The outer rows of a pass are divided among the processes without
+    overlap, and all ranks have equally many batches. If a rank would have an empty batch, rows from the start of the
+    pass are visited again. Each rank draws its inner rows independently.
+
+    Accelerate divides the batches of a loader among the ranks itself. If it runs on several ranks, the default is
+    therefore 1 and 0, and ``steps`` counts the batches of all ranks together.
 
 ``set_epoch(epoch)`` chooses the next epoch. Without it, every new iteration begins the next epoch.
 
@@ -48,7 +50,6 @@ from fcco._sampling import (
     GroupedRows,
     Split,
     as_vector,
-    even_chunks,
     first_given,
     half_batch,
     relevant_rows,
@@ -365,8 +366,8 @@ class PositiveNegativeSampler(CoupledSampler):
     of the other class is drawn once before any is drawn again.
 
     By default an epoch is one pass, which has few steps if the outer class is rare. For as many steps as a loader takes
-    that shuffles all ``n`` rows into batches of ``batch``, use ``steps=math.ceil(n / batch)``. With several ranks,
-    divide by ``batch * num_replicas``.
+    that shuffles all ``n`` rows into batches of ``batch``, use ``steps=math.ceil(n / batch)``. On k ranks, use
+    ``math.ceil(n / (batch * k))``, except with Accelerate, which divides the steps among the ranks.
 
     Parameters
     ----------
@@ -471,8 +472,7 @@ class ClassSampler(CoupledSampler):
         super().__init__(**split)
         values, group = np.unique(as_vector("labels", labels), return_inverse=True)
         outer = GroupedRows(np.arange(len(group)), group, len(values))
-        chunks = even_chunks(outer, whole_number("per_class", per_class))
-        self._arrange(outer, *chunks, whole_number("classes", classes))
+        self._arrange(outer, whole_number("per_class", per_class), whole_number("classes", classes))
 
 
 class QuerySampler(CoupledSampler):
@@ -522,7 +522,7 @@ class QuerySampler(CoupledSampler):
         self._items = whole_number("items", first_given(items, len(group)))
         is_outer = np.ones(len(group), bool) if relevance is None else relevant_rows(relevance, len(group))
         outer, inner = (GroupedRows(np.flatnonzero(rows), group[rows], len(values)) for rows in (is_outer, ~is_outer))
-        self._arrange(outer, *even_chunks(outer, self._items), whole_number("queries", queries))
+        self._arrange(outer, self._items, whole_number("queries", queries))
         self._inner = inner
 
     def _inner_count(self, outer_count: int) -> int:

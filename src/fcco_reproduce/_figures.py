@@ -18,7 +18,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)), (0, (1, 1)), "-", "--")
 # A method looks the same in every figure, whichever others are in it.
 METHOD_STYLES = {"BSGD": 0, "SOAP": 1, "MOAP": 2, "SOX": 3, "SCGD": 4, "NASA": 5, "in-batch AP": 4, "cross entropy": 5}
-METHOD_STYLES |= {"SOX (code)": 3, "SOX (Algorithm 1)": 6, "library's default": 7}
+METHOD_STYLES |= {"SOX (code)": 3, "SOX (Algorithm 1)": 6, "cross entropy, then AP": 7}
 
 
 def style(line: int | str, *, marker: bool = True) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fcco_reproduce._figures import description
 from fcco_reproduce._study import answer
@@ -17,7 +18,7 @@ Record = dict[str, Any]
 def as_page(records: Sequence[Record], folder: Path) -> str:
     """Return the page; ``folder``, which is beside it, holds the figures and the CSV files of the records."""
     study = records[0]["study"]
-    parts = [f"# {study['title']}", f"**What was compared.** {study['introduction']}", _findings(records)]
+    parts = [f"# {escaped(study['title'])}", f"**What was compared.** {study['introduction']}", _findings(records)]
     if any(record["run"]["quick"] for record in records):
         parts.append("This is the quick form, which shows that everything works. It is no evidence.")
     told: dict[str, str] = {}
@@ -61,7 +62,7 @@ def first_sentences(text: str, enough: int = 140) -> str:
 def _findings(records: Sequence[Record]) -> str:
     """Return the list of claims, each with its verdict and the first sentences of the reason."""
     items = [
-        f"- ({record['key']}) {record['claim']}: **{answer(record['holds'])}.** "
+        f"- ({record['key']}) {escaped(record['claim'])}: **{answer(record['holds'])}.** "
         f"{escaped(first_sentences(record['verdict'], enough=60))}"
         for record in records
     ]
@@ -70,15 +71,15 @@ def _findings(records: Sequence[Record]) -> str:
 
 def _experiment(record: Record, folder: Path, told: str | None) -> list[str]:
     """Return the section of an experiment; ``told`` is the key of an earlier one that was run in the same way."""
-    figure = folder / f"{record['stem']}.svg"
+    figure, link = folder / f"{record['stem']}.svg", quote(f"{folder.name}/{record['stem']}")
     parts = [
-        f"## ({record['key']}) {record['claim']}",
+        f"## ({record['key']}) {escaped(record['claim'])}",
         f"**{answer(record['holds']).capitalize()}.** {escaped(record['verdict'])}",
     ]
     if figure.exists():
-        parts.append(f"![{_alternative(figure)}]({folder.name}/{figure.name})")
+        parts.append(f"![{_alternative(figure)}]({link}.svg)")
     how = f"As in ({told})." if told else escaped(record["method"])
-    return [*parts, as_markdown(record["rows"]), f"*How it was run* ([CSV]({folder.name}/{record['stem']}.csv)). {how}"]
+    return [*parts, as_markdown(record["rows"]), f"*How it was run* ([CSV]({link}.csv)). {how}"]
 
 
 def _alternative(figure: Path) -> str:

@@ -58,7 +58,7 @@ def as_markdown(rows: Sequence[Row], *, markup: bool = False) -> str:
     rows : sequence of dict
         The rows, by column.
     markup : bool
-        Whether cells are Markdown already; otherwise stars are escaped.
+        Whether cells are Markdown already; otherwise they are escaped.
 
     Examples
     --------
@@ -68,16 +68,26 @@ def as_markdown(rows: Sequence[Row], *, markup: bool = False) -> str:
     | 10 | 0.25 |
     """
     lines = [columns(rows), *([cell(row.get(column)) for column in columns(rows)] for row in rows)]
-    joined = [
-        "| " + " | ".join((text if markup else escaped(text)).replace("|", "\\|") for text in line) + " |"
-        for line in lines
+    shown = [
+        [" ".join((text if markup else escaped(text)).split()).replace("|", "\\|") for text in line] for line in lines
     ]
+    joined = ["| " + " | ".join(line) + " |" for line in shown]
     return "\n".join([joined[0], "|" + "---|" * len(columns(rows)), *joined[1:]])
 
 
 def escaped(text: str) -> str:
-    """Return text whose stars are escaped, so that Markdown sees no emphasis between two w*."""
-    return text.replace("*", "\\*")
+    """Return text in which Markdown sees no emphasis between two w*, no link and no HTML; code stays code.
+
+    Examples
+    --------
+    >>> print(escaped("<b> w* `w*` [x](y)"))
+    \\<b> w\\* `w*` [x\\](y)
+    """
+    return re.sub(
+        r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)|[\\*]|<(?=[A-Za-z/!?])|\](?=\()",
+        lambda m: m[0] if m[1] else f"\\{m[0]}",
+        text,
+    )
 
 
 def from_markdown(lines: Sequence[str]) -> tuple[list[str], list[list[str]]]:

@@ -237,7 +237,7 @@ FAILING = [
 def views_on_two_ranks(rank):
     """What is said to two views of an example, one on each rank, under one index."""
     z = features()[[0, 1]] + rank
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="two views") as told:
         losses.NCALoss(N)(z.requires_grad_(), LABELS[[0, 1]], torch.tensor([0, 1 + rank]))
     return str(told[0].message)
 

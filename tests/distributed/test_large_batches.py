@@ -1,11 +1,10 @@
 """Chunks on two ranks: the gradient of the joint batch, with one reduction a step."""
 
-import contextlib
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import fcco
@@ -82,25 +81,33 @@ def step(case, rank, loss_fn):
 
 
 def sharded_step(case, rank, loss_fn):
-    """FSDP2."""
-    from torch.distributed.fsdp import fully_shard
-
+    """FSDP2 and FSDP1: gradients, and how often they are reduced for each group of parameters."""
     net, mine = network(), rows_of(case, rank)
     if case == "layers":
         for layer in (net[0], net[2], net[4]):
             fully_shard(layer)
-    model = fully_shard(ChunkedModule(net, SIZE)) if case in ("root", "layers") else fully_shard(net)
-    forward = (lambda x: forward_in_chunks(net, x, chunk_size=SIZE)) if case == "function" else model
-    profile = torch.profiler.profile() if case == "root" else contextlib.nullcontext()
-    with profile:
-        loss_fn(forward(features()[mine]), LABELS[mine], None).backward()
-    scattered = [e.count for e in profile.key_averages() if "reduce_scatter" in e.key] if case == "root" else [1]
-    return [p.grad.full_tensor() for p in net.parameters()], max(scattered)
+    model = net if case == "function" else ChunkedModule(net, SIZE)
+    if case == "FSDP1":
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    else:
+        fully_shard(model)
+    with torch.profiler.profile() as profile:
+        z = (
+            forward_in_chunks(model, features()[mine], chunk_size=SIZE)
+            if case == "function"
+            else model(features()[mine])
+        )
+        loss_fn(z, LABELS[mine], None).backward()
+    scattered = sum(e.count for e in profile.key_averages() if e.key == "c10d::_reduce_scatter_base_")
+    if case == "FSDP1":
+        with FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+            return [p.grad.clone() for p in net.parameters()], scattered
+    return [p.grad.full_tensor() for p in net.parameters()], scattered / (3 if case == "layers" else 1)
 
 
 CASES = ["function", "module", "ChunkedModule(DDP)", "static graph", "find unused", "no_sync", "uneven", "inside"]
 CASES += ["one rank without rows"]
-SHARDED = ["root", "layers", "function"]
+SHARDED = ["root", "layers", "function", "FSDP1"]
 
 
 def everything(rank, world, folder):

@@ -3,6 +3,7 @@
 import test_agreement
 import test_behaviour
 import test_checkpoint
+import test_golden_ranks
 import test_large_batches
 import test_ranks_of_losses
 import test_shared_memory
@@ -20,6 +21,7 @@ def everything(rank, world, folder):
         test_shared_memory,
         test_checkpoint,
         test_ranks_of_losses,
+        test_golden_ranks,
     ):
         made |= module.everything(rank, world, folder)
     return made

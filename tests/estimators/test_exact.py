@@ -22,7 +22,12 @@ from fcco.functional import p_norm_push_loss
 from fcco.functional._surrogates import resolve_surrogate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* was given neither qid nor group:UserWarning")
-RANKERS = [PNormPushClassifier(), AveragePrecisionClassifier(), ListwiseRanker("ndcg"), ListwiseRanker("listmle")]
+RANKERS = [
+    PNormPushClassifier(),
+    AveragePrecisionClassifier(cv=None),
+    ListwiseRanker("ndcg"),
+    ListwiseRanker("listmle"),
+]
 FORMATS = [sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix, sparse.lil_matrix]
 SURROGATES = ("exp", "squared_hinge", "hinge", "logistic", "sigmoid")
 

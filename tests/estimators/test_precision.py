@@ -1,4 +1,4 @@
-"""AveragePrecisionClassifier: what it minimises, that it never ranks worse than its start, weights, probabilities."""
+"""AveragePrecisionClassifier: what it minimises, when it leaves its start, weights, probabilities."""
 
 import pickle
 import warnings
@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -35,6 +35,7 @@ from fcco.estimators._sharpen import (
 )
 from fcco.functional import average_precision_loss
 
+pure = partial(AveragePrecisionClassifier, cv=None)  # all rows, no folds
 SPARSE = [sparse.csr_matrix, sparse.csc_array]
 
 
@@ -169,9 +170,7 @@ class TestStarts:
 
     @pytest.mark.parametrize(("name", "better"), [("outliers", "push"), ("rare", "logistic")])
     def test_auto_takes_the_better_one(self, name, better):
-        first = {
-            start: AveragePrecisionClassifier(start=start, max_iter=1).fit(*DATA[name]()).path_[0] for start in STARTS
-        }
+        first = {start: pure(start=start, max_iter=1).fit(*DATA[name]()).path_[0] for start in STARTS}
         other = {"push": "logistic", "logistic": "push"}[better]
         assert first["auto"] == first[better] > first[other]
 
@@ -235,7 +234,7 @@ class TestNeverWorseThanTheStart:
     @pytest.mark.parametrize("start", STARTS)
     def test_exact(self, start, name):
         x, y = DATA[name]()
-        ranker = AveragePrecisionClassifier(start=start, max_iter=6, alpha=0.1, pos_label=True).fit(x, y)
+        ranker = pure(start=start, max_iter=6, alpha=0.1, pos_label=True).fit(x, y)
         score = ranker.score(x, y)
         assert score >= ranker.path_[0][1] - 1e-12
         assert score == pytest.approx(max(precision for _, precision in ranker.path_), rel=1e-9)
@@ -247,7 +246,7 @@ class TestNeverWorseThanTheStart:
     def test_sparse(self, name):
         x, y = DATA[name]()
         some = SPARSE[list(DATA).index(name) % 2](x)
-        ranker = AveragePrecisionClassifier(temperature=0.25, max_iter=3, alpha=0.1, pos_label=True).fit(some, y)
+        ranker = pure(temperature=0.25, max_iter=3, alpha=0.1, pos_label=True).fit(some, y)
         assert ranker.score(some, y) >= ranker.path_[0][1] - 1e-12
         assert ranker.path_[0][1] == pytest.approx(precision_of_logistic_regression(x, y), abs=1e-9)
 
@@ -256,10 +255,104 @@ class TestNeverWorseThanTheStart:
         x, y = DATA[name]()
         method = list(RULES)[list(DATA).index(name) % len(RULES)]
         options = {"method": method, "learning_rate": 4.0, "max_iter": 2, "tol": 0, "random_state": 0}
-        ranker = AveragePrecisionClassifier(pos_label=True, **options)
+        ranker = pure(pos_label=True, **options)
         score = ranker.fit(x, y).score(x, y)
         assert score >= ranker.path_[0][1] - 1e-12
         assert score >= precision_of_logistic_regression(x, y) - 1e-9
+
+
+def few_and_sparse(seed):
+    """Indicators that are mostly 0, with 3% positives, of which half are trained on."""
+    rng = np.random.default_rng(seed)
+    x = rng.random((600, 40)) < 0.1
+    effect = x @ rng.normal(size=40)
+    scores = 3.0 * effect / effect.std() + rng.logistic(size=600)
+    return sparse.csr_array(x * 1.0), scores > np.quantile(scores, 0.97)
+
+
+def digits_8(_):
+    x, digit = load_digits(return_X_y=True)
+    return x, digit == 8
+
+
+class TestLeavingTheStart:
+    """Rows that are left out decide."""
+
+    @pytest.mark.parametrize("make", [few_and_sparse, digits_8])
+    def test_new_rows_are_not_ranked_worse_than_by_logistic_regression(self, make):
+        """Without folds they are: by 0.016 and 0.001 of average precision over these splits."""
+        gains = []
+        for seed in range(2, 6):
+            x, y = make(seed)
+            parts = train_test_split(x, y, test_size=0.5, stratify=y, random_state=seed)
+            ours = AveragePrecisionClassifier(random_state=0).fit(parts[0], parts[2])
+            start = pure(alpha=1e9, max_iter=1).fit(parts[0], parts[2])
+            gains.append(ours.score(parts[1], parts[3]) - start.score(parts[1], parts[3]))
+        assert np.mean(gains) > -0.0005
+
+    def test_it_is_left_if_that_gains(self):
+        x, y = overlapping(1000)
+        new, labels = overlapping(1000, seed=1)
+        ranker = AveragePrecisionClassifier(alpha=0.1, random_state=0).fit(x, y)
+        table = pd.DataFrame(ranker.cv_results_)
+        folds = StratifiedKFold(5, shuffle=True, random_state=0).split(x, y)
+        scores = [[] for _ in range(3)]
+        for learn, rest in folds:
+            ranking = Ranking.of(x[learn], y[learn])
+            path = Sharpening([0.25, 0.0625], 0.1, max_iter=100).path(ranking, logistic_start(ranking, 1.0))
+            for place, stage in enumerate(path):
+                scores[place].append(average_precision_score(y[rest], x[rest] @ ranking.x.coefficients(stage.z)))
+        np.testing.assert_allclose(table.filter(like="split"), scores, rtol=1e-9)
+        gain = np.subtract(scores[1], scores[0])
+        assert gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(5)
+        assert ranker.temperature_ == [None, 0.25, 0.0625][table["mean_test_score"].argmax()]
+        np.testing.assert_array_equal(ranker.coef_, pure(alpha=0.1, temperature=ranker.temperature_).fit(x, y).coef_)
+        assert ranker.score(new, labels) > ranker.path_[0][1] + 0.02
+
+    def test_it_is_not_left_for_a_gain_within_the_noise(self):
+        data = overlapping(seed=1)
+        ranker = AveragePrecisionClassifier(random_state=0).fit(*data)
+        means = ranker.cv_results_["mean_test_score"]
+        assert ranker.temperature_ is None
+        assert means.argmax() > 0
+        start = Ranking.of(*data)
+        np.testing.assert_array_equal(ranker.coef_[0], start.x.coefficients(logistic_start(start, 1.0)))
+
+    @pytest.mark.parametrize("name", ["one positive", "one negative"])
+    def test_a_small_class_remains_at_the_start(self, name):
+        x, y = DATA[name]()
+        ranker = AveragePrecisionClassifier(pos_label=True, alpha=0.01).fit(x, y)
+        assert ranker.temperature_ is None
+        assert ranker.cv_results_ is None
+        assert len(ranker.path_) == 3
+        x, y = overlapping(1000)
+        few = np.flatnonzero(y)[4:]
+        x, y = np.delete(x, few, axis=0), np.delete(y, few)
+        assert AveragePrecisionClassifier(alpha=0.01).fit(x, y).cv_results_ is None
+        assert AveragePrecisionClassifier(alpha=0.01, cv=4).fit(x, y).cv_results_ is not None
+
+    def test_folds_of_any_form(self, data):
+        splits = list(StratifiedKFold(3).split(*data))
+        first, second = (AveragePrecisionClassifier(cv=cv, max_iter=5).fit(*data) for cv in (splits, iter(splits)))
+        np.testing.assert_array_equal(first.coef_, second.coef_)
+        with pytest.raises(ValueError, match="at least one fold; an iterator is used up after one fit"):
+            second.fit(*data)
+
+    @pytest.mark.parametrize("cv", [1, True, 2.5, "five"])
+    def test_folds_are_checked(self, cv, data):
+        with pytest.raises((ValueError, TypeError), match="cv"):
+            AveragePrecisionClassifier(cv=cv).fit(*data)
+
+    def test_every_method_and_weights(self, data):
+        x, y = data
+        for options in ({"method": "sox", "max_iter": 2, "tol": 0}, {"max_iter": 5}):
+            ranker = AveragePrecisionClassifier(random_state=0, verbose=0, **options)
+            first, second = clone(ranker).fit(x, y), clone(ranker).fit(x, y)
+            np.testing.assert_array_equal(first.coef_, second.coef_)
+            assert first.cv_results_["mean_test_score"].tolist() == second.cv_results_["mean_test_score"].tolist()
+            assert len(first.cv_results_["temperature"]) == len(first.path_)
+        weighted = clone(ranker).fit(x, y, sample_weight=1.0 + np.arange(len(y)) % 2)
+        assert (weighted.cv_results_["mean_test_score"] != first.cv_results_["mean_test_score"]).all()
 
 
 def test_finds_more_than_logistic_regression():
@@ -267,7 +360,7 @@ def test_finds_more_than_logistic_regression():
     gains = []
     for seed in range(4):
         x, y = overlapping(seed=seed)
-        ranker = AveragePrecisionClassifier(alpha=0.1).fit(x, y)
+        ranker = pure(alpha=0.1).fit(x, y)
         gains.append(ranker.score(x, y) - precision_of_logistic_regression(x, y))
     assert min(gains) > 0.01
     assert np.mean(gains) > 0.04
@@ -278,11 +371,11 @@ def test_stochastic_methods_descend_from_the_start(method, data):
     """They close half of the gap between the start and the exact minimum at the same temperature."""
     x, y = data
     options = {"temperature": 0.25, "alpha": 0.3, "tol": 0, "random_state": 0}
-    exact = AveragePrecisionClassifier(**options).fit(x, y)
-    ranker = AveragePrecisionClassifier(method=method, max_iter=20, **options).fit(x, y)
+    exact = pure(**options).fit(x, y)
+    ranker = pure(method=method, max_iter=20, **options).fit(x, y)
     assert ranker.path_[0] == exact.path_[0]
     assert [temperature for temperature, _ in ranker.path_] == [None, 0.25]
-    still = AveragePrecisionClassifier(method=method, max_iter=1, **{**options, "alpha": 1e9}).fit(x, y)
+    still = pure(method=method, max_iter=1, **{**options, "alpha": 1e9}).fit(x, y)
     begin, end = still.loss_curve_[-1], exact.loss_curve_[-1]
     assert ranker.loss_curve_[-1] < begin - 0.5 * (begin - end)
     assert begin - end > 0.01
@@ -320,7 +413,7 @@ class TestUnits:
     @pytest.mark.parametrize("start", ["logistic", "push"])
     def test_scale_and_place_of_features_do_not_matter(self, start, method, data):
         x, y = data
-        ranker = AveragePrecisionClassifier(start=start, method=method, alpha=0.3, max_iter=20, tol=0, random_state=0)
+        ranker = pure(start=start, method=method, alpha=0.3, max_iter=20, tol=0, random_state=0)
         expected = standardised(clone(ranker).fit(x, y).decision_function(x))
         units, shifts = np.array([1e-3, 1e2, 1e6, 1.0]), np.array([1e-3, 1e6, -1e6, 1e3])
         moved = x * units + shifts
@@ -332,7 +425,7 @@ class TestUnits:
     def test_sparse_is_dense(self, start, kind, data):
         x, y = data
         x = np.where(np.abs(x) > 1.0, x, 0.0)
-        ranker = AveragePrecisionClassifier(start=start, alpha=0.3)
+        ranker = pure(start=start, alpha=0.3)
         dense, other = clone(ranker).fit(x, y), clone(ranker).fit(kind(x), y)
         np.testing.assert_allclose(other.coef_, dense.coef_, rtol=1e-6)
         np.testing.assert_allclose(other.decision_function(kind(x)), dense.decision_function(x), rtol=1e-6, atol=1e-9)
@@ -341,7 +434,7 @@ class TestUnits:
     @pytest.mark.parametrize("method", ["exact", "soap"])
     def test_float32_stays(self, method, data):
         x, y = data
-        ranker = AveragePrecisionClassifier(method=method, max_iter=3, tol=0, random_state=0)
+        ranker = pure(method=method, max_iter=3, tol=0, random_state=0)
         narrow, wide = clone(ranker).fit(x.astype(np.float32), y), clone(ranker).fit(x, y)
         assert narrow.coef_.dtype == narrow.intercept_.dtype == np.float32
         assert narrow.decision_function(x.astype(np.float32)).dtype == np.float32
@@ -349,10 +442,10 @@ class TestUnits:
 
     def test_a_large_penalty_stays_at_the_start(self, data):
         x, y = data
-        scores = AveragePrecisionClassifier(alpha=1e9, C=0.1).fit(x, y).decision_function(x)
+        scores = pure(alpha=1e9, C=0.1).fit(x, y).decision_function(x)
         model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, tol=1e-8)).fit(x, y)
         np.testing.assert_allclose(standardised(scores), standardised(model.decision_function(x)), atol=1e-5)
-        far = AveragePrecisionClassifier(alpha=0.01, C=0.1).fit(x, y).decision_function(x)
+        far = pure(alpha=0.01, C=0.1).fit(x, y).decision_function(x)
         assert np.abs(standardised(far) - standardised(scores)).max() > 0.1
 
 
@@ -361,7 +454,7 @@ class TestWeights:
         """The same rows with weights, repeated, and without weights."""
         x, y = data
         weight = np.random.default_rng(1).integers(0, 4, len(y))
-        ranker = AveragePrecisionClassifier(alpha=0.3, **options)
+        ranker = pure(alpha=0.3, **options)
         weighted = clone(ranker).fit(kind(x), y, sample_weight=weight)
         repeated = clone(ranker).fit(kind(x.repeat(weight, axis=0)), y.repeat(weight))
         return weighted, repeated, ranker.fit(kind(x), y)
@@ -393,7 +486,7 @@ class TestWeights:
         x, y = data
         some = np.arange(len(y)) % 3 > 0
         labels = np.where(some, y, 2)
-        weighted = AveragePrecisionClassifier(probability=True, max_iter=3, random_state=0)
+        weighted = pure(probability=True, max_iter=3, random_state=0)
         fewer = clone(weighted).fit(x[some], labels[some], sample_weight=np.full(some.sum(), 2.0))
         weighted.fit(x, labels, sample_weight=2.0 * some)
         np.testing.assert_array_equal(weighted.coef_, fewer.coef_)
@@ -403,7 +496,7 @@ class TestWeights:
 class TestWarmStart:
     def test_goes_on_from_the_last_fit(self, data):
         x, y = data
-        ranker = AveragePrecisionClassifier(alpha=0.1, warm_start=True).fit(x, y)
+        ranker = pure(alpha=0.1, warm_start=True).fit(x, y)
         before, end = ranker.path_[0][1], ranker.score(x, y)
         assert end > before
         assert ranker.fit(x, y).path_[0] == (None, pytest.approx(end, rel=1e-9))
@@ -411,14 +504,14 @@ class TestWarmStart:
 
     def test_does_not_begin_at_worse_coefficients(self, data):
         x, y = data
-        ranker = AveragePrecisionClassifier(warm_start=True).fit(x, y)
+        ranker = pure(warm_start=True).fit(x, y)
         expected = ranker.coef_.copy()
         ranker.coef_ = -ranker.coef_
         np.testing.assert_allclose(ranker.fit(x, y).coef_, expected, rtol=1e-9)
 
     def test_without_it_nothing_is_kept(self, data):
         x, y = data
-        ranker = AveragePrecisionClassifier(alpha=0.1).fit(x, y)
+        ranker = pure(alpha=0.1).fit(x, y)
         first = ranker.coef_.copy()
         np.testing.assert_array_equal(ranker.fit(x, y).coef_, first)
 
@@ -427,7 +520,7 @@ class TestProbabilities:
     def test_rise_with_the_score_and_sum_to_one(self, data):
         x, y = data
         named = np.where(y, "yes", "no")
-        ranker = AveragePrecisionClassifier(probability=True, max_iter=5, random_state=0).fit(x, named)
+        ranker = pure(probability=True, max_iter=5, random_state=0).fit(x, named)
         found, scores = ranker.predict_proba(x), ranker.decision_function(x)
         np.testing.assert_array_equal(ranker.predict_log_proba(x), np.log(found))
         assert found.shape == (len(y), 2)
@@ -439,9 +532,7 @@ class TestProbabilities:
         np.testing.assert_array_equal(clone(ranker).fit(x, named).predict_proba(x), found)
 
     def test_do_not_change_the_ranking(self, data):
-        with_them, without = (
-            AveragePrecisionClassifier(probability=p, max_iter=3, random_state=0).fit(*data) for p in (True, False)
-        )
+        with_them, without = (pure(probability=p, max_iter=3, random_state=0).fit(*data) for p in (True, False))
         np.testing.assert_array_equal(with_them.coef_, without.coef_)
         np.testing.assert_array_equal(with_them.intercept_, without.intercept_)
 
@@ -451,7 +542,7 @@ class TestProbabilities:
         for seed in range(4):
             rng = np.random.default_rng(seed)
             x, y = rng.normal(size=(40, 8)), rng.permutation(40) < 20
-            ranker = AveragePrecisionClassifier(probability=True, max_iter=2, random_state=0).fit(x, y)
+            ranker = pure(probability=True, max_iter=2, random_state=0).fit(x, y)
             found = ranker.predict_proba(x)[np.argsort(ranker.decision_function(x)), 1]
             assert np.all(np.diff(found) >= 0)
             flat += found[0] == found[-1]
@@ -459,7 +550,7 @@ class TestProbabilities:
 
     @pytest.mark.parametrize("probability", [False, True])
     def test_are_there_if_asked_for(self, probability, data):
-        ranker = AveragePrecisionClassifier(probability=probability, max_iter=2)
+        ranker = pure(probability=probability, max_iter=2)
         assert hasattr(ranker, "predict_proba") == probability
         ranker.fit(*data)
         assert hasattr(ranker, "predict_proba") == probability
@@ -471,11 +562,11 @@ class TestProbabilities:
             with pytest.raises(NotFittedError, match="probability=True at the fit"):
                 ranker.predict_proba(data[0])
         with pytest.raises(NotFittedError):
-            AveragePrecisionClassifier(probability=True).predict_proba(data[0])
+            pure(probability=True).predict_proba(data[0])
 
     @pytest.mark.parametrize("name", ["one positive", "one negative"])
     def test_need_two_rows_of_each_class(self, name):
-        ranker = AveragePrecisionClassifier(probability=True, pos_label=True)
+        ranker = pure(probability=True, pos_label=True)
         with pytest.raises(ValueError, match="at least 2 rows of each class; got 1 of one"):
             ranker.fit(*DATA[name]())
         assert not hasattr(ranker, "coef_")
@@ -525,8 +616,8 @@ class TestForms:
     def test_labels_of_any_kind(self, form, data):
         x, y = data
         labels = LABELS[form](y)
-        expected = AveragePrecisionClassifier(max_iter=1).fit(x, y)
-        ranker = AveragePrecisionClassifier(max_iter=1).fit(x, labels)
+        expected = pure(max_iter=1).fit(x, y)
+        ranker = pure(max_iter=1).fit(x, labels)
         np.testing.assert_array_equal(ranker.coef_, expected.coef_)
         assert ranker.score(x, labels) == expected.score(x, y)
         np.testing.assert_array_equal(ranker.predict(x) == ranker.classes_[1], expected.predict(x))
@@ -534,8 +625,8 @@ class TestForms:
     @pytest.mark.parametrize("form", FEATURES)
     def test_features_of_any_kind(self, form, data):
         x, y = data
-        expected = AveragePrecisionClassifier(max_iter=1).fit(x, y)
-        ranker = AveragePrecisionClassifier(max_iter=1).fit(FEATURES[form](x), y)
+        expected = pure(max_iter=1).fit(x, y)
+        ranker = pure(max_iter=1).fit(FEATURES[form](x), y)
         np.testing.assert_allclose(ranker.coef_, expected.coef_, rtol=1e-9)
         if form == "frame":
             assert list(ranker.feature_names_in_) == list("abcd")
@@ -544,15 +635,15 @@ class TestForms:
 
     def test_integers_are_numbers(self, data):
         x, y = np.round(data[0]).astype(int), data[1]
-        first, second = (AveragePrecisionClassifier(max_iter=3).fit(z, y) for z in (x, x.astype(float)))
+        first, second = (pure(max_iter=3).fit(z, y) for z in (x, x.astype(float)))
         np.testing.assert_array_equal(first.coef_, second.coef_)
 
     def test_tools_of_scikit_learn(self, data):
         frame = FEATURES["frame"](data[0])
-        pipeline = make_pipeline(StandardScaler(), AveragePrecisionClassifier(max_iter=3))
+        pipeline = make_pipeline(StandardScaler(), pure(max_iter=3))
         search = GridSearchCV(pipeline, {"averageprecisionclassifier__alpha": [0.1, 10.0]}, cv=2).fit(frame, data[1])
         assert search.best_score_ > data[1].mean()
-        ranker = AveragePrecisionClassifier(probability=True, max_iter=3).fit(frame, data[1])
+        ranker = pure(probability=True, max_iter=3).fit(frame, data[1])
         again = pickle.loads(pickle.dumps(ranker))
         np.testing.assert_array_equal(again.predict_proba(frame), ranker.predict_proba(frame))
         np.testing.assert_array_equal(again.predict(frame), ranker.predict(frame))
@@ -573,7 +664,7 @@ class TestInvalid:
         ],
     )
     def test_parameters(self, options, message, data):
-        ranker = AveragePrecisionClassifier(**options)
+        ranker = pure(**options)
         with pytest.raises(ValueError, match=message):
             ranker.fit(*data)
         assert not hasattr(ranker, "coef_")
@@ -583,7 +674,7 @@ class TestInvalid:
         x = data[0].copy()
         x[3, 1] = bad
         with pytest.raises(ValueError, match=r"NaN|infinity"):
-            AveragePrecisionClassifier().fit(x, data[1])
+            pure().fit(x, data[1])
 
     @pytest.mark.parametrize("kind", [np.asarray, *SPARSE])
     def test_features_whose_squares_overflow(self, kind, data):
@@ -591,7 +682,7 @@ class TestInvalid:
         with pytest.raises(
             ValueError, match=r"features must be at most 1e\+150 in size; got .*e\+200: scale them down"
         ):
-            AveragePrecisionClassifier().fit(kind(x), data[1])
+            pure().fit(kind(x), data[1])
 
     def test_labels(self, data):
         x, y = data
@@ -603,24 +694,24 @@ class TestInvalid:
             (y[:-1], "inconsistent numbers of samples"),
         ):
             with pytest.raises(ValueError, match=message):
-                AveragePrecisionClassifier().fit(x, labels)
+                pure().fit(x, labels)
 
     def test_sparse_features_of_stochastic_methods(self, data):
         with pytest.raises(TypeError, match='method="exact"'):
-            AveragePrecisionClassifier(method="sox").fit(sparse.csr_array(data[0]), data[1])
+            pure(method="sox").fit(sparse.csr_array(data[0]), data[1])
 
 
 @pytest.mark.parametrize("scale", [1e-147, 1e-30, 1e30, 1e147])
 def test_features_of_an_extreme_scale(scale, data):
     x, y = data
-    expected, ranker = (AveragePrecisionClassifier(max_iter=5).fit(factor * x, y) for factor in (1.0, scale))
+    expected, ranker = (pure(max_iter=5).fit(factor * x, y) for factor in (1.0, scale))
     np.testing.assert_allclose(ranker.coef_ * scale, expected.coef_, rtol=1e-6)
 
 
 def test_an_outlier_does_not_hide_the_others(data):
     x, y = data[0].copy(), data[1]
     x[0] = 1e12
-    ranker = AveragePrecisionClassifier(probability=True, max_iter=10, random_state=0).fit(x, y)
+    ranker = pure(probability=True, max_iter=10, random_state=0).fit(x, y)
     assert np.isfinite(ranker.predict_proba(x)).all()
     assert ranker.score(x, y) >= ranker.path_[0][1] - 1e-12
 
@@ -630,21 +721,21 @@ def test_weights_of_an_extreme_scale_do_not_warn(weight, data):
     """Newton's method warns of such a Hessian, although the start need not be a minimum."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ranker = AveragePrecisionClassifier(max_iter=3).fit(*data, sample_weight=np.full(len(data[1]), weight))
+        ranker = pure(max_iter=3).fit(*data, sample_weight=np.full(len(data[1]), weight))
     assert np.isfinite(ranker.coef_).all()
 
 
 @pytest.mark.parametrize("start", ["logistic", "push"])
 def test_fits_where_gradients_are_off(start, data):
-    expected = AveragePrecisionClassifier(start=start, max_iter=2).fit(*data).coef_
+    expected = pure(start=start, max_iter=2).fit(*data).coef_
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
-            found = AveragePrecisionClassifier(start=start, max_iter=2).fit(*data).coef_
+            found = pure(start=start, max_iter=2).fit(*data).coef_
         np.testing.assert_array_equal(found, expected)
 
 
 def test_prints_what_it_does(data, capsys):
-    ranker = AveragePrecisionClassifier(max_iter=2, verbose=1).fit(*data)
+    ranker = pure(max_iter=2, verbose=1).fit(*data)
     lines = [line.split("\r")[-1] for line in capsys.readouterr().err.split("\n")[:-1]]
     for line, temperature, value in zip(lines, ("0.25", "0.0625"), ranker.loss_curve_[1::2], strict=True):
         assert line.startswith(f"AveragePrecisionClassifier at temperature {temperature}: 100%")
@@ -652,15 +743,15 @@ def test_prints_what_it_does(data, capsys):
 
 
 def test_the_objective_is_tracked(data):
-    ranker = AveragePrecisionClassifier(alpha=0.3, temperature=0.25).fit(*data)
+    ranker = pure(alpha=0.3, temperature=0.25).fit(*data)
     assert np.all(np.diff(ranker.loss_curve_) <= 1e-12)
     assert ranker.n_iter_ == len(ranker.loss_curve_) > 2
-    two = AveragePrecisionClassifier(alpha=0.3, temperature=0.0625).fit(*data)
+    two = pure(alpha=0.3, temperature=0.0625).fit(*data)
     assert two.loss_curve_[: len(ranker.loss_curve_)] == ranker.loss_curve_
     assert [temperature for temperature, _ in two.path_] == [None, 0.25, 0.0625]
 
 
 def test_as_many_rows_are_predicted_positive_as_there_are(data):
     x, y = data
-    for ranker in map(partial(AveragePrecisionClassifier, alpha=0.3, max_iter=5), ("ramp", "sigmoid")):
+    for ranker in map(partial(pure, alpha=0.3, max_iter=5), ("ramp", "sigmoid")):
         assert ranker.fit(x, y).predict(x).sum() == y.sum()

@@ -18,8 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fcco.estimators import AveragePrecisionClassifier, AveragePrecisionClassifierCV
 from fcco.estimators._bipartite import cut_between
-from fcco.estimators._precision import calibrate
-from fcco.estimators._precision_cv import Setting
+from fcco.estimators._precision import Setting, calibrate, choose
 from fcco.estimators._sharpen import Ranking, Sharpening, logistic_start, push_start
 
 KINDS = [sparse.csr_matrix, sparse.csc_array]
@@ -134,9 +133,7 @@ class TestChoice:
     def test_the_standard_error_is_of_the_mean_difference(self, standard_errors, leaves):
         """Gains of 1, 2 and 3 have a mean of 2, a deviation of 1 and a standard error of 1 / sqrt(3)."""
         start, other = Setting(1.0), Setting(1.0, 3.0, 0.25)
-        chosen = quick(standard_errors=standard_errors)._choose(
-            {start: [9.0, 5.0, 1.0], other: [10.0, 7.0, 4.0]}, start
-        )
+        chosen = choose({start: [9.0, 5.0, 1.0], other: [10.0, 7.0, 4.0]}, start, standard_errors)
         assert chosen == (other if leaves else start)
 
     def test_leaves_the_start_where_that_pays(self, fitted):
@@ -189,7 +186,7 @@ class TestLastFit:
     def test_is_that_of_the_classifier_with_these_settings(self, data):
         x, y = data
         model = quick(C=[0.1], alpha=[0.1], temperature=[0.25], push=False, standard_errors=0.0).fit(x, y)
-        plain = AveragePrecisionClassifier(C=0.1, alpha=0.1, temperature=0.25, max_iter=5).fit(x, y)
+        plain = AveragePrecisionClassifier(C=0.1, alpha=0.1, temperature=0.25, max_iter=5, cv=None).fit(x, y)
         assert model.temperature_ == plain.temperature_ == 0.25
         np.testing.assert_allclose(model.coef_, plain.coef_, rtol=1e-9)
         np.testing.assert_allclose(model.intercept_, plain.intercept_, rtol=1e-9)
@@ -419,9 +416,8 @@ def test_refuses_types(options, data):
         quick(**options).fit(*data)
 
 
-def test_groups_are_refused_with_what_to_do(data):
-    message = r"^AveragePrecisionClassifierCV\.fit does not take groups; pass cv=list\(GroupKFold"
+@pytest.mark.parametrize("kind", [AveragePrecisionClassifier, AveragePrecisionClassifierCV])
+def test_groups_are_refused_with_what_to_do(kind, data):
+    message = rf"^{kind.__name__}\.fit does not take groups; pass cv=list\(GroupKFold"
     with pytest.raises(TypeError, match=message):
-        quick().fit(*data, groups=np.arange(150) % 7)
-    with pytest.raises(TypeError, match=r"^AveragePrecisionClassifier\.fit does not take groups$"):
-        AveragePrecisionClassifier().fit(*data, groups=np.arange(150) % 7)
+        kind().fit(*data, groups=np.arange(150) % 7)

@@ -265,10 +265,10 @@ def test_small_and_constant_data(kind, method):
     assert constant.coef_[0, 0] == 0
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-def test_warm_start_begins_where_the_fit_before_ended(kind, data):
+@pytest.mark.parametrize("ranker", [PNormPushClassifier(), AveragePrecisionClassifier(cv=None)])
+def test_warm_start_begins_where_the_fit_before_ended(ranker, data):
     x, y = data[0], 1 - data[1]
-    ranker = kind(warm_start=True, pos_label=1).fit(x, y)
+    ranker = clone(ranker).set_params(warm_start=True, pos_label=1).fit(x, y)
     end = ranker.loss_curve_[-1]
     assert ranker.set_params(method="soap", random_state=0, max_iter=3, tol=0).fit(x, y).loss_curve_[0] <= end + 1e-12
     with pytest.raises(ValueError, match="X has 3 features, and the fit before had 8"):
@@ -282,8 +282,9 @@ def test_warm_start_begins_where_the_fit_before_ended(kind, data):
 def test_warns_and_prints(kind, method, data, capsys):
     x, y = data
     ranker = kind(method=method, max_iter=2, verbose=1, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+    with pytest.warns(ConvergenceWarning, match="max_iter=2") as caught:
         ranker.fit(x, y)
+    assert [warning.category for warning in caught].count(ConvergenceWarning) == 1
     last = capsys.readouterr().err.split("\r")[-1]
     assert last.startswith(f"{kind.__name__}: 100%")
     assert f"objective {ranker.loss_curve_[-1]:.6g}]" in last

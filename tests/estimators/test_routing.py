@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* was given neither qid nor gro
 MODELS = {
     "push": PNormPushClassifier(alpha=0.1, pos_label=2),
     "push by batches": PNormPushClassifier(alpha=0.1, method="sox", max_iter=3, tol=0, random_state=0),
-    "precision": AveragePrecisionClassifier(alpha=0.1),
+    "precision": AveragePrecisionClassifier(alpha=0.1, cv=None),
     "cox": OnlyEvents(alpha=0.1),
     "cox by batches": OnlyEvents(alpha=0.1, method="sox", max_iter=3, tol=0, random_state=0),
     "lists": ListwiseRanker(alpha=0.1),

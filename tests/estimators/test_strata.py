@@ -46,6 +46,7 @@ def test_agrees_with_lifelines_and_statsmodels(name, ties, kind):
     np.testing.assert_allclose(model.log_likelihood_, expected["log_likelihood"], rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:times go up to .* of the stratum")
 @pytest.mark.parametrize("name", ["tied", "untied"])
 def test_baselines_and_concordance_agree_with_lifelines(name):
     x, y, _ = golden(name)
@@ -189,6 +190,19 @@ def test_bad_strata_and_entries_are_refused(options, error, message):
     x, time, event, *_ = cohort()
     with pytest.raises(error, match=message):
         CoxRegressor().fit(x, columns(time, event), **options)
+
+
+def test_times_beyond_the_last_one_of_a_stratum_are_warned_of():
+    x, y, strata = np.arange(6.0)[:, None] % 4, columns([1.0, 2.0, 3.0, 4.0, 8.0, 9.0], [1, 1, 0, 1, 1, 0]), [*"aaabbb"]
+    model = CoxRegressor(alpha=0.1).fit(x, y, strata=strata)
+    for times in ([4.0], [9.5]):
+        with pytest.warns(
+            UserWarning, match=rf"times go up to {times[0]:g}, beyond 3, the last time of the stratum a\."
+        ):
+            model.predict_survival_function(x, times, strata=strata)
+    model.predict_survival_function(x[3:], [4.0, 9.0], strata=strata[3:])
+    assert model.predict_survival_function(x, strata=strata, as_frame=False).shape == (6, 6)
+    model.plot_survival(x, strata=strata)
 
 
 def test_strata_of_predictions_are_checked():

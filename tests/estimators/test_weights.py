@@ -75,7 +75,8 @@ def test_the_push_score_counts_a_row_as_often_as_it_weighs(p, data):
 
 def test_the_precision_score_is_scikit_learns(data):
     x, y, weight = data
-    for ranker in (AveragePrecisionClassifier(), AveragePrecisionClassifier(method="sox", max_iter=2, tol=0)):
+    for options in ({}, {"method": "sox", "max_iter": 2, "tol": 0}):
+        ranker = AveragePrecisionClassifier(cv=None, **options)
         scores = ranker.fit(x, y).decision_function(x)
         expected = average_precision_score(y, scores, sample_weight=weight, pos_label="yes")
         assert ranker.score(x, y, sample_weight=weight) == pytest.approx(expected, rel=1e-12)

@@ -1,4 +1,4 @@
-"""The Lightning callback: what it logs, saves and refuses, and that samplers are told the epoch."""
+"""The Lightning callback: what it logs, saves and refuses, and that samplers have the epoch of the trainer."""
 
 import pytest
 import torch

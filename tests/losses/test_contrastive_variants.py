@@ -125,20 +125,6 @@ class TestTemperatureOfEveryExample:
         torch.testing.assert_close(once.tau, twice.tau)
         assert (once.tau[[0, 4, 5, 6]] == 0.1).all()
 
-    def test_compiled_steps_have_the_gradient_at_the_temperatures_before_them(self):
-        """The backward pass comes after the temperatures have changed."""
-        torch._dynamo.reset()
-        first, second = views()
-        eager, compiled = (RobustContrastiveLoss(N, 0.4, lr=0.05, rule=fcco.SOAP(0.5)) for _ in range(2))
-        step = torch.compile(compiled, fullgraph=True, backend="aot_eager")
-        for rows in (torch.tensor([0, 3, 4]), torch.tensor([1, 3, 6])):
-            # Leaves, of which the compiler wants to know .grad.
-            batch = [x.detach()[rows].requires_grad_() for x in (first, second)]
-            found, expected = (torch.autograd.grad(loss_fn(*batch, rows), batch) for loss_fn in (step, eager))
-            torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(compiled.tau, eager.tau)
-        torch._dynamo.reset()
-
     def test_a_checkpoint_continues_bit_for_bit(self):
         first, second = views()
         whole, half, rest = (RobustContrastiveLoss(N, 0.4, rule=fcco.SOX(0.3)) for _ in range(3))

@@ -14,7 +14,6 @@ from losses.cases import (
     INDEXED,
     LIST_NET,
     NDCG,
-    REMEMBERING,
     gradients,
     run,
     same,
@@ -115,12 +114,11 @@ COMPILED = [
     NDCG.with_options(surrogate="exp", k=2),
     NDCG.with_options(temperature=0.3),
     COX.with_options(own_term="exact"),
-    *REMEMBERING[::3],
 ]
 
 
 # Of these, the graph is also made functional and differentiated before it runs, which takes as long again: losses that
-# write to a table each in their own way, one of each kind of arguments, and a memory of either strength.
+# write to a table each in their own way, one of each kind of arguments.
 AHEAD = {
     losses.AveragePrecisionLoss: {},
     losses.AUCLoss: {},
@@ -129,8 +127,8 @@ AHEAD = {
     losses.NDCGLoss: {},
     losses.BaselineCoxLoss: {},
     losses.GroupDROLoss: {},
-    losses.ContrastiveLoss: {"memory": fcco.Memory(4, "virtual")},
-    losses.CoxLoss: {"memory": fcco.Memory(4, "estimate")},
+    losses.ContrastiveLoss: {},
+    losses.CoxLoss: {},
 }
 
 

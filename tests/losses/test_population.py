@@ -276,8 +276,6 @@ LABELS = [1, 0, 0, 1, 0, 0]
 LABELLED = [
     (losses.AveragePrecisionLoss, "target"),
     (partial(losses.AveragePrecisionLoss.from_targets, surrogate="exp"), "target"),
-    (losses.PretrainedAveragePrecisionLoss, "target"),
-    (partial(losses.PretrainedAveragePrecisionLoss.from_targets, switch=0), "target"),
     (losses.PNormPushLoss, "target"),
     (losses.PartialAUCLoss, "target"),
     (losses.CVaRPartialAUCLoss, "target"),

@@ -82,7 +82,6 @@ def test_temperatures_out_of_range():
         (lambda: fcco.CoupledLoss(torch.log, 3), (torch.ones(2),)),
         (lambda: fcco.CoupledLoss(torch.log, 3), (torch.ones(2), None)),
         (lambda: losses.AveragePrecisionLoss(3, 1), (torch.zeros(2), torch.tensor([0, 1]))),
-        (lambda: losses.PretrainedAveragePrecisionLoss(3, 1), (torch.zeros(2), torch.tensor([0, 1]))),
         (lambda: losses.NCALoss(3), (torch.zeros(2, 1), torch.tensor([0, 1]))),
     ],
 )

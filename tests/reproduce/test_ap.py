@@ -23,10 +23,10 @@ from fcco_reproduce.ap._measures import average_precision, measure, surrogate
 from fcco_reproduce.ap._network import ResNet
 from fcco_reproduce.ap._settings import (
     CROSS_ENTROPY,
-    DEFAULT,
     IN_BATCH,
     OTHERS,
     TABLES,
+    THEN_AP,
     TrainingSettings,
     as_training,
     tuned_setting,
@@ -201,7 +201,7 @@ def test_moap_forgets_by_visits(training):
     assert visit == pytest.approx(0.5 * 32 / int(target.sum()))
 
 
-@pytest.mark.parametrize("method", [PRINTED, "MOAP", IN_BATCH, CROSS_ENTROPY, DEFAULT])
+@pytest.mark.parametrize("method", [PRINTED, "MOAP", IN_BATCH, CROSS_ENTROPY, THEN_AP])
 def test_a_run_that_is_stopped_goes_on_to_the_same_end(training, method, tmp_path, monkeypatch):
     setting = tuned_setting(method, 1.0, 0.3)
     whole = train(training, setting, 0, Place())

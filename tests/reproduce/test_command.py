@@ -10,11 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from fcco.cli import main
 from fcco_reproduce import Experiment, Job, Study, _cache
 from fcco_reproduce import _command as command
 from fcco_reproduce._cache import Cache
+from fcco_reproduce._tables import as_markdown
 from reproduce import work
 from reproduce.squares import STUDY
 
@@ -105,6 +107,31 @@ def test_a_page_of_docs(tmp_path, squares):
     }
     assert main(["report", str(tmp_path / "page"), "--docs", str(tmp_path / "page.md")]) == 0
     assert (tmp_path / "page.md").read_text() == page
+
+
+def test_a_page_of_docs_escapes_what_is_no_markdown(tmp_path, squares):
+    """A claim and cells are text, and the name of the page may have any characters."""
+    config = tmp_path / "claim.toml"
+    config.write_text('name = "small"\nclaim = "<script>x</script> [a](b) is w*"\n')
+    name = "a page (1)"
+    assert main(reproduce(tmp_path / "out", "--config", str(config), "--docs", str(tmp_path / f"{name}.md"))) == 0
+    page = (tmp_path / f"{name}.md").read_text()
+    assert "## (i) \\<script>x\\</script> [a\\](b) is w\\*\n" in page
+    assert "| \\<b>SOX\\</b> |" in page
+    assert "(a%20page%20%281%29/i-small.svg)" in page
+    assert "([CSV](a%20page%20%281%29/i-small.csv))" in page
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(page)
+    assert "<script" not in html
+    assert "<td>&lt;b&gt;SOX&lt;/b&gt;</td>" in html
+    assert '<a href="b">' not in html
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a|b", "a\\|b"), ("a\\|b", "a\\\\\\|b"), ("a\nb", "a b"), ("x < y", "x < y"), ("`w*|<b>` w*", "`w*\\|<b>` w\\*")],
+)
+def test_cells_are_text(text, shown):
+    assert as_markdown([{"column": text}]).splitlines()[-1] == f"| {shown} |"
 
 
 def test_a_page_of_docs_elsewhere(tmp_path, squares, refused):

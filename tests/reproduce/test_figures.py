@@ -81,7 +81,7 @@ def test_a_file_says_what_it_shows_and_is_the_same_each_time(tmp_path):
 
 
 def test_methods_that_meet_in_a_figure_look_different():
-    for together in ((*FOUR, "SCGD", "NASA"), (*FIVE, "in-batch AP", "cross entropy", "library's default")):
+    for together in ((*FOUR, "SCGD", "NASA"), (*FIVE, "in-batch AP", "cross entropy", "cross entropy, then AP")):
         assert len({figures.style(method)["color"] for method in together}) == len(together)
 
 

@@ -22,17 +22,14 @@ from fcco.estimators._nca import NeighborhoodComponentsAnalysis
 from fcco.estimators._precision import AveragePrecisionClassifier
 from fcco.estimators._precision_cv import AveragePrecisionClassifierCV
 from fcco.estimators._push import PNormPushClassifier
-from fcco.estimators._refit import HeadRefit, refit_head
 from fcco.estimators._survival import CoxRegressor
 
 __all__ = [
     "AveragePrecisionClassifier",
     "AveragePrecisionClassifierCV",
     "CoxRegressor",
-    "HeadRefit",
     "ListwiseRanker",
     "NeighborhoodComponentsAnalysis",
     "PNormPushClassifier",
     "concordance_index",
-    "refit_head",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fcco.estimators._progress import warn_user
-from fcco.estimators._survival_data import as_codes, framed, wants_frame
+from fcco.estimators._survival_data import Cohort, as_codes, framed, wants_frame
 from fcco.estimators._validation import Array
 
 
@@ -18,15 +18,19 @@ class BaselineMixin:
 
     unique_times_: Array
     strata_: Array | None
+    _ends: Array  # the last time of each stratum
     _steps: list[tuple[Array, Array]]  # of each stratum, event times and the logarithm of the cumulative hazard
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         raise NotImplementedError
 
-    def _set_baseline(self, time: Array, stratum: Array, times: Array, log_hazard: Array) -> None:
+    def _set_baseline(self, cohort: Cohort, stratum: Array, times: Array, log_hazard: Array) -> None:
         """Keep the hazards at the event times of each stratum, which rise."""
-        self.unique_times_ = np.unique(time)
-        bounds = np.searchsorted(stratum, np.arange((1 if self.strata_ is None else len(self.strata_)) + 1))
+        self.unique_times_ = np.unique(cohort.time)
+        self._ends = np.zeros(1 if self.strata_ is None else len(self.strata_))
+        codes = np.zeros(len(cohort.time), np.int64) if cohort.stratum is None else cohort.stratum
+        np.maximum.at(self._ends, codes, cohort.time)
+        bounds = np.searchsorted(stratum, np.arange(len(self._ends) + 1))
         parts = [slice(begin, end) for begin, end in pairwise(bounds)]
         self._steps = [(times[part], np.logaddexp.accumulate(log_hazard[part])) for part in parts]
 
@@ -55,8 +59,8 @@ class BaselineMixin:
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
         times : array-like of shape (n_times,), optional
             Where to evaluate them. By default this is ``unique_times_``, which can be many numbers. The hazard is 0
-            before the first time of the training data. After the last time nothing is known: the last value is
-            returned, as in lifelines, with a warning.
+            before the first time of the training data. After the last time of the stratum nothing is known: the last
+            value is returned, as in lifelines, with a warning if ``times`` is given.
         as_frame : bool, optional
             Whether to return a data frame whose columns are times; lifelines returns the transpose. By default it is a
             frame if pandas is installed.
@@ -67,9 +71,9 @@ class BaselineMixin:
         -------
         DataFrame or ndarray of shape (n_samples, n_times)
         """
-        risk = self.predict(X)
-        times = self.unique_times_ if times is None else np.atleast_1d(np.asarray(times, dtype=np.float64))
-        hazard = self._hazards(risk, times, strata)
+        risk, chosen = self.predict(X), times is not None
+        times = np.atleast_1d(np.asarray(times, dtype=np.float64)) if chosen else self.unique_times_
+        hazard = self._hazards(risk, times, strata, warns=chosen)
         return framed(hazard, X, times) if wants_frame(as_frame) else hazard
 
     def predict_survival_function(
@@ -117,17 +121,20 @@ class BaselineMixin:
             medians[own] = np.append(times, np.inf)[step]
         return framed(medians, X) if hasattr(X, "iloc") else medians
 
-    def _hazards(self, risk: Array, times: Array, strata: Any) -> Array:
+    def _hazards(self, risk: Array, times: Array, strata: Any, *, warns: bool) -> Array:
         """Cumulative hazards, [n, n_times]."""
         if times.ndim != 1 or np.isnan(times).any():
             raise ValueError(f"times must be one-dimensional and not NaN; got {times}")
-        if (times > (last := self.unique_times_[-1])).any():
+        used, place = np.unique(self._codes(strata, len(risk)), return_inverse=True)
+        if warns and (times > (last := self._ends[used].min())).any():
+            whose = (
+                "training data" if self.strata_ is None else f"stratum {self.strata_[used[self._ends[used].argmin()]]}"
+            )
             warn_user(
-                f"times go up to {times.max():g}, beyond {last:g}, the last time of the training data. Nothing is "
-                "known of survival there, and the last value is returned; pass times up to it",
+                f"times go up to {times.max():g}, beyond {last:g}, the last time of the {whose}. Nothing is known of "
+                "survival there, and the last value is returned; pass times up to it",
                 UserWarning,
             )
-        used, place = np.unique(self._codes(strata, len(risk)), return_inverse=True)
         logs = np.stack([_at(times, *self._steps[code]) for code in used])[place]
         logs += risk[:, None]
         with np.errstate(over="ignore"):

@@ -165,11 +165,12 @@ class PlotsMixin(ReportMixin, BaselineMixin):
         ax: Any,
         what: str,
     ) -> Any:
-        if times is None:
+        chosen = times is not None
+        if not chosen:
             # Everybody lives before the first time.
             times = np.append(0.0, self.unique_times_)
         times = np.unique(np.asarray(times, dtype=np.float64))
-        survival = np.exp(-self._hazards(risk, times, strata))
+        survival = np.exp(-self._hazards(risk, times, strata, warns=chosen))
         ax = new_axes(what) if ax is None else ax
         for curve, label, look in zip(survival, labels, looks, strict=True):
             ax.step(times, curve, where="post", label=label, **look)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from numbers import Integral
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedKFold, check_cv
 from sklearn.utils.metaestimators import available_if
 
+from fcco._checks import whole_number
 from fcco.compiled import PRECISION, compiling
-from fcco.estimators._bipartite import BipartiteRanker
+from fcco.estimators._bipartite import BipartiteRanker, cut_between
 from fcco.estimators._linear import RankSurrogate, Task, share_docs, store_parameters
 from fcco.estimators._progress import Progress
 from fcco.estimators._sharpen import (
@@ -33,7 +37,8 @@ from fcco.functional._surrogates import check_temperature
 
 Start = Literal["logistic", "push", "auto"]
 STARTS = get_args(Start)
-_FOLDS = 5  # of the scores that probabilities are fitted to
+_FOLDS = 5  # of the scores that probabilities are fitted to, with cv=None
+_STANDARD_ERRORS = 2.0  # how clearly the rows that are left out must gain
 
 
 def calibrate(scores: Array, positive: Array, weight: Array) -> LogisticRegression:
@@ -54,6 +59,66 @@ def calibrate(scores: Array, positive: Array, weight: Array) -> LogisticRegressi
     model.coef_ /= unit
     model.intercept_ -= centre * model.coef_[0]
     return model
+
+
+class Setting(NamedTuple):
+    """One choice: a start (C of logistic regression, or None for the push) and how it is sharpened, if at all."""
+
+    C: float | None
+    alpha: float | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Training data, and rows that are left out."""
+
+    ranking: Ranking
+    x: Any
+    positive: Array
+    weight: Array
+
+    def scores(self, z: Array) -> Array:
+        """Return the scores of the rows that are left out."""
+        return self.x @ self.ranking.x.coefficients(z)
+
+    def average_precision(self, z: Array) -> float:
+        """Return the average precision of the rows that are left out."""
+        return float(average_precision_score(self.positive, self.scores(z), sample_weight=self.weight))
+
+
+Results = dict[Setting, list[float]]
+
+
+def choose(results: Results, start: Setting, standard_errors: float) -> Setting:
+    """Return the best setting, or the start if nothing is better by so many standard errors over the folds."""
+    best = max(results, key=lambda setting: mean(results[setting]))
+    gain = np.subtract(results[best], results[start])
+    error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else 0.0
+    return best if gain.mean() > standard_errors * error else start
+
+
+def mean(scores: list[float]) -> float:
+    """Return the mean over the folds."""
+    return float(np.mean(scores))
+
+
+def as_table(results: Results) -> dict[str, Array]:
+    """Return the results as columns, in the form of scikit-learn's searches."""
+    columns = {name: np.array([getattr(setting, name) for setting in results], float) for name in Setting._fields}
+    scores = np.array(list(results.values()))
+    splits = {f"split{k}_test_score": scores[:, k] for k in range(scores.shape[1])}
+    return {**columns, "mean_test_score": scores.mean(1), "std_test_score": scores.std(1), **splits}
+
+
+def calibrate_on(folds: list[Fold], coefficients: list[Array]) -> LogisticRegression:
+    """Return probabilities of scores above the threshold, fitted to the rows that each fold leaves out."""
+    scores = []
+    for fold, z in zip(folds, coefficients, strict=True):
+        known = fold.ranking.x.scores(z) + fold.ranking.x.offset(z)
+        scores.append(fold.scores(z) - cut_between(known, fold.ranking.positive, fold.ranking.weight))
+    labels, weights = (np.concatenate([getattr(fold, name) for fold in folds]) for name in ("positive", "weight"))
+    return calibrate(np.concatenate(scores), labels, weights)
 
 
 class PrecisionRanker(BipartiteRanker):
@@ -83,6 +148,30 @@ class PrecisionRanker(BipartiteRanker):
         positive, scores, weight = self._ranked(X, y, sample_weight)
         return float(average_precision_score(positive, scores, sample_weight=weight))
 
+    def _folds(self, x: Any, positive: Array, weight: Array | None, cv: Any) -> list[Fold]:
+        weights, folds = np.ones(len(positive)) if weight is None else weight, []
+        for learn, rest in self._splitter(positive, cv).split(np.zeros((len(positive), 1)), positive):
+            if len(bad := np.setdiff1d(np.concatenate([learn, rest]), np.arange(len(positive)))):
+                raise ValueError(
+                    f"cv must have rows in [0, {len(positive)}); got {bad[0]}. Rows of weight 0 are left out before "
+                    "the folds are made: leave them out of X, y and cv"
+                )
+            if not (0 < positive[learn].sum() < len(learn) and positive[rest].any()):
+                raise ValueError("every fold of cv must have rows of both classes; use stratified folds, or fewer")
+            ranking = Ranking.of(x[learn], positive[learn], None if weight is None else weight[learn])
+            folds.append(Fold(ranking, x[rest], positive[rest], weights[rest]))
+        if not folds:
+            raise ValueError("cv must have at least one fold; an iterator is used up after one fit: give a list")
+        return folds
+
+    def _splitter(self, positive: Array, cv: Any) -> Any:
+        """Return the folds; no more of them than the smaller class has rows."""
+        if not isinstance(cv, Integral):
+            return check_cv(cv, positive, classifier=True)
+        if (fewest := fewest_of_a_class(positive)) < 2:
+            raise ValueError(f"cross-validation needs at least 2 rows of each class; y has {fewest} of one")
+        return StratifiedKFold(min(int(cv), fewest), shuffle=True, random_state=self.random_state)
+
     def _log_probabilities(self, X: Any) -> Array:  # noqa: N803
         with np.errstate(divide="ignore"):  # a probability of 0
             return np.log(self._probabilities(X))
@@ -93,6 +182,11 @@ class PrecisionRanker(BipartiteRanker):
             raise NotFittedError("predict_proba needs probability=True at the fit; call fit again")
         found = self._calibration.predict_proba(scores[:, np.newaxis])
         return found if self._last_is_positive else found[:, ::-1]
+
+
+def _at(stage: Stage, path: list[Stage]) -> Array:
+    """Return the coefficients of a path at the temperature of a stage; those of its start if it ended there."""
+    return next((other.z for other in path if other.temperature == stage.temperature), path[0].z)
 
 
 def fewest_of_a_class(positive: Array) -> int:
@@ -115,15 +209,16 @@ class AveragePrecisionClassifier(PrecisionRanker):
         \qquad h = X w
 
     The fit begins at w⁰, the coefficients of logistic regression or of the p-norm push. It lowers the temperature τ
-    step by step, from about 1/4. As τ falls, the objective tends to average precision itself. The fit ends with the
-    coefficients that rank the training data best, among those of the start and of every temperature. The training data
-    are therefore never ranked worse than by the start.
+    step by step, from about 1/4. As τ falls, the objective tends to average precision itself. Rows that are left out
+    decide where the fit ends: it is repeated on folds, and ends at the temperature with the highest average precision
+    of the rows that the folds leave out. If that is not above the start's by two standard errors of the difference over
+    the folds, or if a class has fewer rows than there are folds, the fit ends at the start. With ``cv=None`` it ends
+    with the coefficients that rank the training data best, among those of the start and of every temperature.
 
     Temperatures and the penalty are in units in which every feature and the scores of the start have a standard
     deviation of 1. A feature that is mostly 0 is measured by the root mean square of its other values instead. The
-    penalty draws the coefficients to the start, so a large alpha leaves the start as it is. On few or noisy data the
-    start often ranks new data best. :class:`AveragePrecisionClassifierCV` therefore chooses C, alpha and the
-    temperature by cross-validation, and remains at the start where nothing else is better. Use it unless you know these
+    penalty draws the coefficients to the start, so a large alpha leaves the start as it is.
+    :class:`AveragePrecisionClassifierCV` chooses C and alpha by cross-validation too. Use it unless you know these
     values.
 
     Only the order of scores is learnt. ``decision_function`` is X w + ``intercept_``, as in scikit-learn, where the
@@ -157,9 +252,12 @@ class AveragePrecisionClassifier(PrecisionRanker):
     pos_label : object, default=None
         The class that is to be ranked first. By default it is the last in sorted order, ``classes_[1]``, as in
         scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure.
+    cv : int, cross-validation generator, iterable or None, default=5
+        The folds that decide whether the start is left, as in scikit-learn; an int makes stratified folds of shuffled
+        rows. The fit takes as many times longer. None leaves no rows out, for the plain minimiser of the objective.
     probability : bool, default=False
-        Whether to enable ``predict_proba``. It fits probabilities to the scores of five folds that are left out in
-        turn, and so takes six times as long.
+        Whether to enable ``predict_proba``. It fits probabilities to the scores of the rows that the folds leave out;
+        with ``cv=None`` there are five folds for this.
     outer_batch : int, default=32
         Positives of a batch.
     inner_batch : int, default=32
@@ -182,9 +280,10 @@ class AveragePrecisionClassifier(PrecisionRanker):
     n_iter_no_change : int, default=5
         Number of iterations without an improvement that end a temperature, or the passes.
     warm_start : bool, default=False
-        Whether the coefficients of the last fit are the start, if they rank the training data better.
+        Whether the coefficients of the last fit are the start, if they rank the training data better. The folds begin
+        without them.
     random_state : int, RandomState or None, default=None
-        Seed of the batches and of the folds that probabilities are fitted to.
+        Seed of the batches and of the folds.
     verbose : int or bool, default=0
         Whether to show a progress bar with the objective at each temperature, as ``loss_curve_`` has it, and to print
         how long anything took to compile.
@@ -199,9 +298,12 @@ class AveragePrecisionClassifier(PrecisionRanker):
     pos_label_ : object
         The positive class, one of ``classes_``.
     temperature_ : float or None
-        The temperature that the coefficients belong to; None if the start ranks the training data best.
+        The temperature that the coefficients belong to; None if the fit remains at the start.
     path_ : list of tuple
         The temperatures and the average precision of the training data after each; the start comes first.
+    cv_results_ : dict of ndarray or None
+        The average precision of the rows that the folds leave out, at the start and at each temperature, in the form of
+        :class:`AveragePrecisionClassifierCV`; None if the folds decided nothing.
     loss_curve_ : list of float
         The objective, with its penalty, after each iteration. It rises where the temperature falls. With a stochastic
         method and "logistic" or "sigmoid", it is the objective of a sample of each class, the same rows throughout the
@@ -232,6 +334,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
         start: Start = "logistic",
         C: float = 1.0,  # noqa: N803
         pos_label: Any = None,
+        cv: Any = 5,
         probability: bool = False,
         method: Method = "exact",
         alpha: float = 3.0,
@@ -252,6 +355,7 @@ class AveragePrecisionClassifier(PrecisionRanker):
     temperature: float
     start: Start
     C: float
+    cv: Any
     probability: bool
 
     def _check_parameters(self) -> None:
@@ -261,23 +365,53 @@ class AveragePrecisionClassifier(PrecisionRanker):
         check_temperature(self.temperature)
         check_choice(self.start, "start", STARTS)
         check_number(self.C, "C", above=0.0)
+        if isinstance(self.cv, Integral):
+            whole_number("cv", self.cv, 2)
 
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
-        if self.probability and (fewest := fewest_of_a_class(positive)) < 2:
+        fewest = fewest_of_a_class(positive)
+        if self.probability and fewest < 2:
             raise ValueError(f"probability=True needs at least 2 rows of each class; got {fewest} of one")
+        decides = self.cv is not None and fewest >= (self.cv if isinstance(self.cv, Integral) else 2)
+        folds: list[Fold] = []
+        if decides or self.probability:
+            folds = self._folds(x, positive, weight, _FOLDS if self.cv is None else self.cv)
+        part = type(self)(**{**self.get_params(), "cv": None, "warm_start": False, "verbose": 0})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the fit of all rows warns
+            paths = [part._stages(fold.ranking) for fold in folds]
         ranking = Ranking.of(x, positive, weight)
-        start = self._begin(ranking)
-        if self.method == "exact":
-            sharpening = self._sharpening(falling_temperatures(self.temperature))
-            stages, self.loss_curve_ = list(sharpening.path(ranking, start)), sharpening.curve
-        else:
-            stages = self._descend(ranking, start)
-        best = best_stage(stages)
+        stages = self._stages(ranking)
+        best, self.cv_results_ = stages[0], None
+        if self.cv is None:
+            best = best_stage(stages)
+        elif decides:
+            pairs = list(zip(folds, paths, strict=True))
+            results = {
+                self._setting(stage): [fold.average_precision(_at(stage, path)) for fold, path in pairs]
+                for stage in stages
+            }
+            chosen = choose(results, next(iter(results)), _STANDARD_ERRORS)
+            best, self.cv_results_ = stages[list(results).index(chosen)], as_table(results)
         self.temperature_ = best.temperature
         self.path_ = [(stage.temperature, stage.average_precision) for stage in stages]
         self.coef_ = ranking.x.coefficients(best.z).astype(x.dtype)
         self.n_iter_ = max(1, len(self.loss_curve_))
-        self._calibration = self._calibrated(x, positive, weight) if self.probability else None
+        ends = [best_stage(path).z if self.cv is None else _at(best, path) for path in paths]
+        self._calibration = calibrate_on(folds, ends) if self.probability else None
+
+    def _stages(self, ranking: Ranking) -> list[Stage]:
+        """Return the start, and the coefficients after each temperature."""
+        start = self._begin(ranking)
+        if self.method != "exact":
+            return self._descend(ranking, start)
+        sharpening = self._sharpening(falling_temperatures(self.temperature))
+        stages, self.loss_curve_ = list(sharpening.path(ranking, start)), sharpening.curve
+        return stages
+
+    def _setting(self, stage: Stage) -> Setting:
+        sharpened = stage.temperature is not None
+        return Setting(None if self.start == "push" else self.C, self.alpha if sharpened else None, stage.temperature)
 
     def _begin(self, ranking: Ranking) -> Array:
         """Return the start that ranks the training data best."""
@@ -325,19 +459,6 @@ class AveragePrecisionClassifier(PrecisionRanker):
         objective = partial(average_precision_loss, target=target, surrogate=self.surrogate, margin=self.margin)
         x, base = ranking.x.data / self.temperature, ranking.x.scores(start) / self.temperature
         return Task(x, plan, objective, watched=watched, base=base)
-
-    def _calibrated(self, x: Any, positive: Array, weight: Array | None) -> LogisticRegression:
-        """Return probabilities of the scores, fitted to folds that are left out in turn."""
-        scores = np.empty(len(positive))
-        folds = StratifiedKFold(min(_FOLDS, fewest_of_a_class(positive)), shuffle=True, random_state=self.random_state)
-        for learn, rest in folds.split(np.zeros(len(positive)), positive):
-            part = type(self)(
-                **{**self.get_params(), "pos_label": True, "probability": False, "warm_start": False, "verbose": 0}
-            )
-            options = {} if weight is None else {"sample_weight": weight[learn]}
-            part.fit(x[learn], positive[learn], **options)
-            scores[rest] = part.decision_function(x[rest])
-        return calibrate(scores, positive, np.ones(len(positive)) if weight is None else weight)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Array:  # noqa: N803

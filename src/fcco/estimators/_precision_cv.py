@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from numbers import Integral
-from typing import Any, NamedTuple
-
-import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score
-from sklearn.model_selection import StratifiedKFold, check_cv
+from collections.abc import Sequence
+from typing import Any
 
 from fcco._checks import whole_number
-from fcco.estimators._bipartite import cut_between
 from fcco.estimators._linear import store_parameters
-from fcco.estimators._precision import PrecisionRanker, calibrate, fewest_of_a_class
+from fcco.estimators._precision import Fold, PrecisionRanker, Results, Setting, as_table, calibrate_on, choose, mean
 from fcco.estimators._progress import Bar
 from fcco.estimators._sharpen import Ranking, Sharpening, as_grid, logistic_start, logistic_starts, push_start
 from fcco.estimators._validation import Array
@@ -23,35 +15,6 @@ from fcco.functional._checks import check_number
 from fcco.functional._surrogates import check_temperature
 
 _INVERSE_PENALTIES = tuple(10.0 ** (k / 2) for k in range(-8, 5))
-
-
-class Setting(NamedTuple):
-    """One choice: a start (C of logistic regression, or None for the push) and how it is sharpened, if at all."""
-
-    C: float | None
-    alpha: float | None = None
-    temperature: float | None = None
-
-
-@dataclass(frozen=True)
-class _Fold:
-    """Training data, and rows that are left out."""
-
-    ranking: Ranking
-    x: Any
-    positive: Array
-    weight: Array
-
-    def scores(self, z: Array) -> Array:
-        """Return the scores of the rows that are left out."""
-        return self.x @ self.ranking.x.coefficients(z)
-
-    def average_precision(self, z: Array) -> float:
-        """Return the average precision of the rows that are left out."""
-        return float(average_precision_score(self.positive, self.scores(z), sample_weight=self.weight))
-
-
-Results = dict[Setting, list[float]]
 
 
 class AveragePrecisionClassifierCV(PrecisionRanker):
@@ -172,9 +135,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         whole_number("max_iter", self.max_iter)
 
     def _learn(self, x: Any, positive: Array, weight: Array | None) -> None:
-        folds = list(self._folds(x, positive, weight))
-        if not folds:
-            raise ValueError("cv must have at least one fold; an iterator is used up after one fit: give a list")
+        folds = self._folds(x, positive, weight, self.cv)
         count = len(self.C) + bool(self.push) + len(self.alpha) * len(self.temperature)
         with Bar(type(self).__name__, count, self.verbose, "average precision") as bar:
             starts = [self._starts(fold.ranking) for fold in folds]
@@ -182,44 +143,23 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
             for setting in starts[0]:
                 scores = [fold.average_precision(found[setting]) for fold, found in zip(folds, starts, strict=True)]
                 results[setting] = scores
-                bar.show(_mean(scores))
-            start = max(results, key=lambda setting: _mean(results[setting]))
+                bar.show(mean(scores))
+            start = max(results, key=lambda setting: mean(results[setting]))
             results |= self._try_sharpening(folds, [found[start] for found in starts], start, bar)
-        chosen = self._choose(results, start)
+        chosen = choose(results, start, self.standard_errors)
         ranking = Ranking.of(x, positive, weight)
         z, self.loss_curve_ = self._fit_setting(ranking, chosen)
         self.C_, self.alpha_, self.temperature_ = chosen
-        self.best_score_, self.cv_results_ = _mean(results[chosen]), _as_table(results)
+        self.best_score_, self.cv_results_ = mean(results[chosen]), as_table(results)
         self.coef_, self.n_iter_ = ranking.x.coefficients(z).astype(x.dtype), max(1, len(self.loss_curve_))
-        self._calibration = self._calibrated(folds, chosen)
-
-    def _folds(self, x: Any, positive: Array, weight: Array | None) -> Iterator[_Fold]:
-        weights = np.ones(len(positive)) if weight is None else weight
-        for learn, rest in self._splitter(positive).split(np.zeros((len(positive), 1)), positive):
-            if len(bad := np.setdiff1d(np.concatenate([learn, rest]), np.arange(len(positive)))):
-                raise ValueError(
-                    f"cv must have rows in [0, {len(positive)}); got {bad[0]}. Rows of weight 0 are left out before "
-                    "the folds are made: leave them out of X, y and cv"
-                )
-            if not (0 < positive[learn].sum() < len(learn) and positive[rest].any()):
-                raise ValueError("every fold of cv must have rows of both classes; use stratified folds, or fewer")
-            ranking = Ranking.of(x[learn], positive[learn], None if weight is None else weight[learn])
-            yield _Fold(ranking, x[rest], positive[rest], weights[rest])
-
-    def _splitter(self, positive: Array) -> Any:
-        """Return the folds; no more of them than the smaller class has rows."""
-        if not isinstance(self.cv, Integral):
-            return check_cv(self.cv, positive, classifier=True)
-        if (fewest := fewest_of_a_class(positive)) < 2:
-            raise ValueError(f"cross-validation needs at least 2 rows of each class; y has {fewest} of one")
-        return StratifiedKFold(min(int(self.cv), fewest), shuffle=True, random_state=self.random_state)
+        self._calibration = calibrate_on(folds, [self._fit_setting(fold.ranking, chosen)[0] for fold in folds])
 
     def _starts(self, ranking: Ranking) -> dict[Setting, Array]:
         """Return the coefficients of all starts."""
         found = {Setting(C): z for C, z in logistic_starts(ranking, [float(C) for C in self.C]).items()}
         return found | ({Setting(None): push_start(ranking)} if self.push else {})
 
-    def _try_sharpening(self, folds: list[_Fold], starts: list[Array], start: Setting, bar: Bar) -> Results:
+    def _try_sharpening(self, folds: list[Fold], starts: list[Array], start: Setting, bar: Bar) -> Results:
         results: Results = {}
         for alpha in self.alpha:
             paths = [self._path(fold.ranking, z, alpha) for fold, z in zip(folds, starts, strict=True)]
@@ -227,7 +167,7 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
                 setting = Setting(start.C, float(alpha), temperature)
                 scores = [fold.average_precision(path[temperature]) for fold, path in zip(folds, paths, strict=True)]
                 results[setting] = scores
-                bar.show(_mean(scores))
+                bar.show(mean(scores))
         return results
 
     def _path(self, ranking: Ranking, start: Array, alpha: float) -> dict[float, Array]:
@@ -240,13 +180,6 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         ordered = sorted((float(temperature) for temperature in temperatures), reverse=True)
         return Sharpening(ordered, float(alpha), max_iter=self.max_iter, tol=float(self.tol))
 
-    def _choose(self, results: Results, start: Setting) -> Setting:
-        """Return the best setting, or the start if nothing beats it clearly."""
-        best = max(results, key=lambda setting: _mean(results[setting]))
-        gain = np.subtract(results[best], results[start])
-        error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else 0.0
-        return best if gain.mean() > self.standard_errors * error else start
-
     def _fit_setting(self, ranking: Ranking, setting: Setting) -> tuple[Array, list[float]]:
         """Return the coefficients of a setting, and the objective on the way to them."""
         start = _start(ranking, setting)
@@ -255,16 +188,6 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         above = [temperature for temperature in self.temperature if temperature >= (setting.temperature or 0.0)]
         sharpening = self._sharpening(setting.alpha, above)
         return list(sharpening.path(ranking, start))[-1].z, sharpening.curve
-
-    def _calibrated(self, folds: list[_Fold], setting: Setting) -> LogisticRegression:
-        """Return probabilities of the scores, fitted to the rows that each fold leaves out."""
-        scores = []
-        for fold in folds:
-            z, _ = self._fit_setting(fold.ranking, setting)
-            known = fold.ranking.x.scores(z) + fold.ranking.x.offset(z)
-            scores.append(fold.scores(z) - cut_between(known, fold.ranking.positive, fold.ranking.weight))
-        labels, weights = (np.concatenate([getattr(fold, name) for fold in folds]) for name in ("positive", "weight"))
-        return calibrate(np.concatenate(scores), labels, weights)
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """Return the probabilities of both classes.
@@ -301,15 +224,3 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
 
 def _start(ranking: Ranking, setting: Setting) -> Array:
     return push_start(ranking) if setting.C is None else logistic_start(ranking, setting.C)
-
-
-def _mean(scores: list[float]) -> float:
-    return float(np.mean(scores))
-
-
-def _as_table(results: Results) -> dict[str, Array]:
-    """Return the results as columns, in the form of scikit-learn's searches."""
-    columns = {name: np.array([getattr(setting, name) for setting in results], float) for name in Setting._fields}
-    scores = np.array(list(results.values()))
-    splits = {f"split{k}_test_score": scores[:, k] for k in range(scores.shape[1])}
-    return {**columns, "mean_test_score": scores.mean(1), "std_test_score": scores.std(1), **splits}

@@ -308,7 +308,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
             times = np.stack([ordered.entry, ordered.time])
             late = TruncatedCoxObjective(rows, times, ordered.event, numbers, efron, ordered.counts, penalty)
             self._fit_newton(late, start)
-            self._set_baseline(time, *late.log_baseline())
+            self._set_baseline(ordered, *late.log_baseline())
             return
         sets = risk_sets(ordered.time, ordered.event, efron, ordered.counts, ordered.stratum)
         objective = CoxObjective(rows, sets, penalty)
@@ -316,7 +316,7 @@ class CoxRegressor(PlotsMixin, LossCurveMixin, RegressorMixin, BaseEstimator):
             self._fit_newton(objective, start)
         else:
             self._fit_descent(x, time, event, objective, start)
-        self._set_baseline(time, *objective.log_baseline(ordered.time))
+        self._set_baseline(ordered, *objective.log_baseline(ordered.time))
 
     @property
     def _exact(self) -> bool:

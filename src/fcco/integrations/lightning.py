@@ -1,4 +1,4 @@
-"""A callback for Lightning: logs what the tables do, saves them, and tells samplers the epoch."""
+"""A callback for Lightning: logs what the tables do, and saves them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class TableCallback(Callback):
       ``fcco/<name>/<figure>``, to whichever loggers the trainer has.
     - A loss that is an attribute of the LightningModule is saved with it. Losses that are not, and are given here by
       name, are moved to the module's device and saved in the checkpoint as the callback's state.
-    - It calls ``set_epoch`` on samplers and batch samplers of the training loaders that have it. Lightning itself does
-      that for a sampler, and not for a batch sampler such as those of :mod:`fcco.data`.
 
     Parameters
     ----------
@@ -97,23 +95,6 @@ class TableCallback(Callback):
         """
         for loss in self.losses.values():
             loss.to(pl_module.device)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the samplers the epoch.
-
-        Parameters
-        ----------
-        trainer : Trainer
-            The trainer.
-        pl_module : LightningModule
-            The module that it trains.
-        """
-        loaders = trainer.fit_loop._combined_loader
-        for loader in loaders.flattened if loaders is not None else ():
-            for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-                set_epoch = getattr(sampler, "set_epoch", None)
-                if callable(set_epoch):
-                    set_epoch(trainer.current_epoch)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

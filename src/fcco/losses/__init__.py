@@ -27,7 +27,6 @@ from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses._listwise import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.losses._meta import MAMLLoss
 from fcco.losses._partial_auc import CVaRPartialAUCLoss, PartialAUCLoss
-from fcco.losses._pretrained import PretrainedAveragePrecisionLoss
 from fcco.losses._robust import GroupDROLoss, InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss, NCALoss
 from fcco.losses._survival import CoxLoss
@@ -50,7 +49,6 @@ __all__ = [
     "NDCGLoss",
     "PNormPushLoss",
     "PartialAUCLoss",
-    "PretrainedAveragePrecisionLoss",
     "RobustContrastiveLoss",
     "SoftmaxLoss",
     "SupervisedContrastiveLoss",

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from fcco._checks import NotFiniteError, reads_are_free, shape_of
 from fcco._coupled import CoupledLoss
@@ -223,6 +224,12 @@ class Loss(nn.Module):
     def _of_population(self, size: Any) -> Any:
         """Return ``size`` in training mode, and None in ``eval()`` mode, where the batch is the whole population."""
         return size if self.training else None
+
+    def __call__(self, *arguments: Any, **options: Any) -> Tensor:
+        call = super().__call__
+        if is_compiling() and self.coupled._leaves_graph():
+            return self.coupled._eagerly(call, *arguments, **options)
+        return call(*arguments, **options)
 
     def _loss(self, estimate: EstimateFrom, *columns: Any, index: Any, **options: Any) -> Tensor:
         """Return the loss of a batch whose inner values ``estimate`` makes from a pool; see ``CoupledLoss.pooled``."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import as_index, is_empty
+from fcco._eager import eager
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._repeats import find_repeats
@@ -86,6 +87,7 @@ class RobustContrastiveLoss(Loss):
     authors add a moving average of these gradients. On several ranks, all have the same temperatures.
 
     In ``eval()`` mode the temperatures are the means of all examples, because ``index`` may be anything.
+    ``torch.compile`` leaves this loss out of its graphs.
 
     The defaults have not been measured.
 
@@ -129,6 +131,7 @@ class RobustContrastiveLoss(Loss):
         self.mode, self.include_positive = mode, include_positive
         self.register_buffer("tau", torch.full((self.n, 2), float(temperature)))
 
+    @eager
     def forward(self, first: Tensor, second: Tensor, index: Tensor) -> Tensor:
         """Return the loss of a batch.
 
@@ -151,10 +154,7 @@ class RobustContrastiveLoss(Loss):
             return self._loss(lambda pool: self._contrast(pool, mean.tau)[0], first, second, index=index, sample=mean)
         # One of several ranks may have no rows.
         rows = self.tau.new_zeros(0, dtype=torch.int64) if is_empty(index) else as_index(index, self.tau.device)
-        tau = self.tau[rows.clamp(0, self.n - 1)]  # the engine refuses other rows
-        # The compiler may read τ again for the backward pass, when it has changed, but it does not repeat a cumulative
-        # sum, which here is one of a single row.
-        anchors = _Anchors(tau.unsqueeze(0).cumsum(0)[0], [])
+        anchors = _Anchors(self.tau[rows.clamp(0, self.n - 1)], [])  # the engine refuses other rows
         slopes: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def estimate(pool: Pool) -> Estimate:

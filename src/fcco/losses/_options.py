@@ -53,17 +53,6 @@ class PNormPushOptions(TypedDict, total=False):
     memory: Memory | int | None
 
 
-class PretrainedOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.PretrainedAveragePrecisionLoss`."""
-
-    patience: int
-    blend: float
-    temperature: float
-    surrogate: SurrogateLike
-    rule: Rule
-    own_term: OwnTerm
-
-
 class PartialAUCOptions(TypedDict, total=False):
     """Options of :class:`fcco.losses.PartialAUCLoss`."""
 

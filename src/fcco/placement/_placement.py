@@ -70,6 +70,9 @@ class Placement(ABC):
 
     alone: bool = False
     parts: int = 1
+    rank: int = 0
+    lengths: Sequence[int] = ()
+    """How many of the rows that :meth:`send` returns come from each process, if there are others."""
     start: int = 0  # where this process's examples begin among those of all, after they were gathered
 
     def __init__(self, table: InnerTable) -> None:
@@ -169,8 +172,7 @@ class _Together(Placement):
     def __init__(self, table: InnerTable, group: Group, layout: Layout) -> None:
         super().__init__(table)
         self.group, self.layout = group, layout
-        self.parts = group.size
-        self.lengths: list[int] = []
+        self.parts, self.rank = group.size, group.rank
 
     def gather(self, columns: Sequence[Any], settings: Settings) -> tuple[Sequence[Any], Sequence[Any] | None]:
         if not self.layout.gather:
@@ -269,17 +271,17 @@ class Sharded(_Together):
         return like.new_zeros(self.group.size)
 
     def _plan(self, lines: list[list[float]], all_rows: bool) -> None:
-        self.of = [int(line[2]) for line in lines]
+        self.lengths = [int(line[2]) for line in lines]
 
     def send(self, change: Change) -> Change:
         parts = [part for part in (change.rows, change.estimate, change.previous) if part is not None]
-        rows, *estimates = all_to_all(self.group, [part[self.positions] for part in parts], self.to, self.of)
+        rows, *estimates = all_to_all(self.group, [part[self.positions] for part in parts], self.to, self.lengths)
         previous = None if change.previous is None else estimates[1]
         here = Change(rows - self.sharded.first, None, estimates[0], previous)
         return here.to(self.table.u.device) if self.table.offload else here
 
     def give_back(self, made: list[Tensor], own: Tensor) -> list[Tensor]:
-        returned = all_to_all(self.group, [values.to(own.device) for values in made], self.of, self.to)
+        returned = all_to_all(self.group, [values.to(own.device) for values in made], self.lengths, self.to)
         return [own.index_copy(0, self.positions, values) for values in returned]
 
     def count(self, distinct: Rate) -> Rate:

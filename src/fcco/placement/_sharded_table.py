@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fcco._table import ANOTHER_RANKS_ROWS, EXTRA_STATE, ROW_BUFFERS, InnerTable, pack_identity
+from fcco._table import ANOTHER_RANKS_ROWS, EXTRA_STATE, LEAVE_OUT, ROW_BUFFERS, InnerTable, pack_identity
 from fcco.placement._messages import Group, Layout, all_gather, current_group, device_of
 
 
@@ -135,7 +135,9 @@ class ShardedTable(nn.Module):
             if rows is None:
                 continue
             if rows.shape[0] != self.n:
-                error_msgs.append(f"{prefix}{name}: the saved table has n={rows.shape[0]}, this one has n={self.n}")
+                error_msgs.append(
+                    f"{prefix}{name}: the saved table has n={rows.shape[0]}, this one has n={self.n}{LEAVE_OUT}"
+                )
                 return
             if not hasattr(rows, "to_local"):
                 local[prefix + name] = rows[self.first :][: len(self.u)]

@@ -39,8 +39,8 @@ METHOD = (
     "with momentum; 'SOX (Algorithm 1)' differentiates f at the row before its update, as the paper prints it. "
     "'in-batch AP' takes the batch for all there is: the surrogate of AP that one writes first. BSGD weighs the same "
     "terms by the make-up of the training set, so the two do not coincide. 'cross entropy' is the pre-training "
-    "continued, on the same balanced batches. 'library's default' is `PretrainedAveragePrecisionLoss`, cross entropy "
-    "for the first half of the steps and then a blend with average precision, with its default settings. Rates are "
+    "continued, on the same balanced batches. 'cross entropy, then AP' goes on with "
+    '`AveragePrecisionLoss(n, n_pos, temperature="auto")` on the scores after half of the steps. Rates are '
     "tuned at this length, with seed 0. Every method begins with lr in {first}. Where the best lr is the last one "
     "tried on a side, the next one of {lr} follows, until the best lies between two others or the list ends; 'lr "
     "tried' says which were run. gamma is not tuned: it is the authors' for SOAP, MOAP and SOX on CIFAR-10. It is the "

@@ -7,9 +7,9 @@ from typing import Any
 
 from fcco_reproduce._methods import CODED, PRINTED, method_of
 
-IN_BATCH, CROSS_ENTROPY, DEFAULT = "in-batch AP", "cross entropy", "library's default"
+IN_BATCH, CROSS_ENTROPY, THEN_AP = "in-batch AP", "cross entropy", "cross entropy, then AP"
 TABLES = ("BSGD", "SOAP", "MOAP", CODED, PRINTED)
-OTHERS = (IN_BATCH, CROSS_ENTROPY, DEFAULT)
+OTHERS = (IN_BATCH, CROSS_ENTROPY, THEN_AP)
 
 
 @dataclass(frozen=True)

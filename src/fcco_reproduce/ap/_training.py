@@ -18,14 +18,14 @@ from torch.nn import functional as F
 
 from fcco.data import PositiveNegativeSampler
 from fcco.functional import average_precision_loss
-from fcco.losses import AveragePrecisionLoss, PretrainedAveragePrecisionLoss
+from fcco.losses import AveragePrecisionLoss
 from fcco.optim import MovingAverageSGD
 from fcco_reproduce._digest import digest
 from fcco_reproduce._methods import method_of
 from fcco_reproduce.ap._data import Images, Parts, load
 from fcco_reproduce.ap._measures import measure
 from fcco_reproduce.ap._network import ResNet
-from fcco_reproduce.ap._settings import CROSS_ENTROPY, DEFAULT, IN_BATCH, Training, TrainingSettings
+from fcco_reproduce.ap._settings import CROSS_ENTROPY, IN_BATCH, THEN_AP, Training, TrainingSettings
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 SAVE_AFTER = 60.0  # seconds between two checkpoints
@@ -69,8 +69,8 @@ def loss_of(setting: TrainingSettings, training: Training, target: Tensor) -> nn
     if setting.method == IN_BATCH:
         return _InBatch(training.margin)
     n, n_pos = len(target), int(target.sum())
-    if setting.method == DEFAULT:
-        return PretrainedAveragePrecisionLoss(n, n_pos, switch=training.steps // 2)
+    if setting.method == THEN_AP:
+        return _EntropyFirst(AveragePrecisionLoss(n, n_pos, temperature="auto"), training.steps // 2)
     gamma = setting.gamma
     if setting.method == "MOAP" and not setting.as_coded:
         gamma *= setting.positives / n_pos
@@ -81,6 +81,22 @@ def loss_of(setting: TrainingSettings, training: Training, target: Tensor) -> nn
 class _CrossEntropy(nn.Module):
     def forward(self, logits: Tensor, target: Tensor, index: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype))
+
+
+class _EntropyFirst(nn.Module):
+    """Cross entropy for some steps, and another loss from then on."""
+
+    steps: Tensor
+
+    def __init__(self, loss: nn.Module, switch: int) -> None:
+        super().__init__()
+        self.loss, self.entropy, self.switch = loss, _CrossEntropy(), switch
+        self.register_buffer("steps", torch.tensor(0))  # in the checkpoint
+
+    def forward(self, logits: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        self.steps += 1
+        result: Tensor = (self.loss if self.steps > self.switch else self.entropy)(logits, target, index)
+        return result
 
 
 class _InBatch(nn.Module):
