@@ -8,9 +8,9 @@ from fcco._checks import NotFiniteError
 from fcco._coupled import CoupledLoss
 from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
-from fcco.core.rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 from fcco._table import InnerTable, load_anyway
 from fcco.chunks import ChunkedModule, forward_in_chunks
+from fcco.core.rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
 
 if TYPE_CHECKING:
     from fcco import diagnostics, estimators, projections, solvers, theory

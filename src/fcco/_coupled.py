@@ -40,8 +40,6 @@ from fcco._outer import Outer, Shares, takes_index, total
 from fcco._pool import EstimateFrom, Pool
 from fcco._remember import GivenBatch, Made, Others, RememberingStep
 from fcco._repeats import Repeats, find_repeats
-from fcco.core.rules import BSGD, SOX, Batch, Rule, is_per_row
-from fcco.core.spaces import Rate, as_column, as_dtype, wider
 from fcco._step import (
     Inputs,
     SharedEstimate,
@@ -53,6 +51,8 @@ from fcco._step import (
     step_without_rows,
 )
 from fcco._table import LEAVE_OUT, InnerTable
+from fcco.core.rules import BSGD, SOX, Batch, Rule, is_per_row
+from fcco.core.spaces import Rate, as_column, as_dtype, wider
 from fcco.placement import Change, Layout, Placement, place
 
 _EQUAL_BATCHES = 3  # of all ranks, in as many steps, before a warning

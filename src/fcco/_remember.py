@@ -31,8 +31,8 @@ from fcco._guard import EVERY, after_check
 from fcco._memory import Fresh, Recalled
 from fcco._outer import Outer, Shares, total
 from fcco._pool import Estimate, EstimateFrom, Pool, Recall
-from fcco.core.spaces import as_column
 from fcco._step import split_estimate
+from fcco.core.spaces import as_column
 
 TRUST = 8.0
 """A single example with a huge output must not undo what has been learned; see also BaselineCoxLoss."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from fcco._checks import check_weight
 from fcco._outer import Shares
 from fcco._pool import Estimate
-from fcco.core.spaces import Rate
 from fcco._table import Seen
+from fcco.core.spaces import Rate
 
 
 class Visit(NamedTuple):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+
 from losses import shells
 
 # More ranks than two, and parts of which one is empty, are left to the same code.

@@ -7,10 +7,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from losses import shells
 
 import fcco
 from fcco.losses.loss import ObjectiveLoss, attach
+from losses import shells
 
 every = pytest.mark.parametrize(("name", "memory"), shells.CASES)
 

@@ -71,7 +71,7 @@ def counted(numbers: Array, size: int, weight: Array) -> Array:
 
 
 def peaks(numbers: Array, size: int, values: Array) -> Array:
-    """Return the largest of the values, [m] or [m, dim], of each of the numbers 0 ... size - 1; -inf if there is none."""
+    """Return the largest of the values, [m] or [m, dim], of each of the numbers 0 ... size - 1, or -inf."""
     if isinstance(numbers, torch.Tensor):
         result = values.new_full((size, *values.shape[1:]), -torch.inf)
         return result.scatter_reduce(0, column(numbers, values).expand_as(values), values, "amax")

@@ -1,9 +1,9 @@
 """Sums over the candidates of each anchor, with their derivatives: the only ones, with sorting.py, written by hand.
 
-A sum is taken for each *relation* that a candidate can have to an anchor, such as positive and negative; it is the bare
-sum over those that are there, [S, m]. Every kernel returns its value and ``backward(grad, side, scale)``, like the second
-result of ``torch.func.vjp``: the gradients in the anchors and in the candidates, or in one side alone. ``scale``, [R] or
-[S, R], multiplies what a candidate gets.
+A sum is taken for each *relation* that a candidate can have to an anchor, such as positive and negative; it is the
+bare sum over those that are there, [S, m]. Every kernel returns its value and ``backward(grad, side, scale)``, like the
+second result of ``torch.func.vjp``: the gradients in the anchors and in the candidates, or in one side alone.
+``scale``, [1, R] or [S, R], multiplies what a candidate gets.
 """
 
 from __future__ import annotations

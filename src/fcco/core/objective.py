@@ -113,11 +113,11 @@ class Objective:
         return self.by_relation(x, pool.there)
 
     def anchors_there(self, x: Any, *pools: tuple[Any, Pool]) -> Array:
-        """Return how many anchors of some pools are in each relation with examples as candidates, [S', 1] or [S', R]."""
+        """Return how many anchors of pools are in each relation with examples as candidates, [S', 1] or [S', R]."""
         return self.by_anchors(x, sum(pool.there for _, pool in pools))
 
     def population(self, x: Any, there: Array) -> Array:
-        """Return how many of the population are in each relation with examples as anchors; by default, as in the pool."""
+        """Return how many of the population are in each relation with examples as anchors."""
         if self.is_mean:
             return 1.0 + 0 * there
         return there if self.sizes is None else self.by_relation(x, self.sizes)
@@ -230,7 +230,7 @@ class Objective:
         return total.T if self.dim > 1 else total, of_bare
 
     def against(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights, first: int) -> tuple[Array, Any]:
-        """Compare the anchors of a pool, of which the remembered ones come ``first`` from there on, with fresh candidates.
+        """Compare the anchors of a pool, of which those from ``first`` on are remembered, with fresh candidates.
 
         Returns the inner values of these, given their weights, and what the candidates get, as a function of the slopes
         of f, the rows that it is differentiated at, and the scale of each candidate.
@@ -262,7 +262,7 @@ class Objective:
         return gradient
 
     def floor(self, anchors: Any, candidates: Any, inner: Array, at: Array) -> Array:
-        """Return the rows of remembered anchors that f is differentiated at, where a fresh estimate is far above them."""
+        """Return the rows of remembered anchors that f is differentiated at; a fresh estimate may be far above them."""
         return at
 
 
@@ -272,8 +272,8 @@ class FromEstimate(Objective):
     def estimate(self, anchors: Any, candidates: Any, weights: Array, own: Array | None) -> Array:
         """Return g, [m] or [m, dim], in torch.
 
-        ``weights``, [m, R] or [S, m, R] for several relations, are how many of the population each candidate stands for:
-        0 for those that do not count, such as the anchor itself. ``own``, [m], is the weight of the self term.
+        ``weights``, [m, R] or [S, m, R] for several relations, are how many of the population each candidate stands
+        for: 0 for those that do not count, such as the anchor itself. ``own``, [m], is the weight of the self term.
         """
         raise NotImplementedError
 

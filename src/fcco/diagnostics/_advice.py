@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fcco._step import Visit
 from fcco.core.rules import BSGD, SOAP
 from fcco.core.spaces import as_column
-from fcco._step import Visit
 from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target, warn_if_few
 from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights
 from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error

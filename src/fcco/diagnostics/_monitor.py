@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fcco._checks import whole_number
 from fcco._guard import alignment
-from fcco.core.rules import SCENT, is_per_row
 from fcco._step import Visit
+from fcco.core.rules import SCENT, is_per_row
 from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
 from fcco.diagnostics._watch import Watch, engine_of, keeps_table, table_of
 

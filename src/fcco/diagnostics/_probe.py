@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fcco.core.rules import BSGD, Rule
 from fcco._step import Visit
+from fcco.core.rules import BSGD, Rule
 from fcco.diagnostics._watch import engine_of, table_of
 
 Evaluate = Callable[[nn.Module, Tensor], Tensor]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import nn
 
 from fcco._coupled import CoupledLoss
-from fcco.core.rules import BSGD
 from fcco._step import Visit
 from fcco._table import InnerTable
+from fcco.core.rules import BSGD
 
 
 def engine_of(loss: nn.Module) -> CoupledLoss:

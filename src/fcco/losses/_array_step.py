@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from fcco._coupled import CoupledLoss
-from fcco.core.rules import BSGD, SOAP, SOX, Batch, is_per_row
 from fcco._step import Visit
 from fcco._table import InnerTable
+from fcco.core.rules import BSGD, SOAP, SOX, Batch, is_per_row
 from fcco.losses._array_outer import ArrayOuter, is_finite
 
 Array = NDArray[Any]

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fcco._checks import shape_of, whole_number
-from fcco.core.rules import BSGD, SOAP, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
+from fcco.core.rules import BSGD, SOAP, Rule
 from fcco.functional._auc import FORMS
 from fcco.functional._checks import as_mask, check_choice, check_floats, check_number, refuse_where
 from fcco.functional._classes import Labels, as_labels

@@ -19,9 +19,9 @@ from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._memory import Memory, OutputMemory, as_memory
 from fcco._outer import Outer
 from fcco._pool import EstimateFrom, Pool
-from fcco.core.rules import BSGD, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
+from fcco.core.rules import BSGD, Rule
 from fcco.functional._checks import as_mask
 from fcco.functional._tensors import at_least_float32
 from fcco.losses._population import KnownLabels

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of, whole_number
 from fcco._remember import TRUST
-from fcco.core.rules import SOAP, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
+from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_time, refuse_where
 from fcco.functional._inner import masked_logsumexp, stratum_weight
 from fcco.functional._inner_survival import cox_inner, risk_set_sums

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fcco.core.rules import BSGD, SOAP, Rule
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable
+from fcco.core.rules import BSGD, SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_number, refuse_where
 from fcco.functional._inner import masked_logsumexp
 from fcco.functional._tensors import at_least_float32, widen

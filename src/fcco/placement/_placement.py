@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fcco._outer import Shares
-from fcco.core.spaces import Rate
 from fcco._table import InnerTable
+from fcco.core.spaces import Rate
 from fcco.placement._messages import (
     Group,
     Layout,
