@@ -26,6 +26,7 @@ from fcco.core.arrays import (
     order_of,
     repeated,
     row_sums,
+    stacked,
     taken,
     wide,
 )
@@ -41,7 +42,7 @@ from fcco.core.sorting import (
 )
 from fcco.core.surrogates import HALF_WIDTH, Surrogate
 
-MANY = 40_000
+MANY = 60_000
 """Pairs from which on sorting scores takes less time than comparing all."""
 GROUPED = 10_000
 """Pairs from which on sums of exponentials within groups do."""
@@ -62,6 +63,16 @@ class Same(NamedTuple):
     """[p], which candidate; or the rows of the candidates, [R]."""
     is_sparse: bool = True
     """Whether these are places rather than rows."""
+    is_each: bool = False
+    """Whether there is one pair for each anchor, in their order."""
+
+    def at_anchors(self, values: Array) -> Array:
+        """Return for each pair what belongs to its anchor, given [m] or [S, m]."""
+        return values if self.is_each else taken(values, self.anchors, -1)
+
+    def by_anchors(self, values: Array, size: int) -> Array:
+        """Return the sums of what belongs to the pairs of each anchor."""
+        return values if self.is_each else counted(self.anchors, size, values)
 
     def without(self, pairs: Array, fill: float = 0.0) -> Array:
         """Return pairs, [m, R], of which those of an example with itself are ``fill``; ``pairs`` may change."""
@@ -164,7 +175,7 @@ def score_sums(
     if pairs.same is not None:
         value, slope = pairs.same.without(value), pairs.same.without(slope)
     if all(c.ndim == 1 for c in columns):  # two products of matrices, and no further matrix of pairs
-        c = namespace(candidates).stack(columns)
+        c = stacked(columns)
 
         def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
             grad = grad / tau
@@ -197,7 +208,7 @@ def _sorted_sums(
     anchors: Array, candidates: Array, surrogate: Surrogate, pairs: Pairs, tau: float | Array
 ) -> tuple[Array, Backward]:
     group, same, scores = pairs.group, pairs.same, (anchors, candidates)
-    weight = namespace(candidates).stack(pairs.columns(candidates))
+    weight = stacked(pairs.columns(candidates))
     if group is not None and getattr(tau, "ndim", None):
         scores = wide(anchors) / taken(tau, group[0]), wide(candidates) / taken(tau, group[1])
         tau = taken(tau, group[0])
@@ -222,8 +233,8 @@ def _finish(made: Sorted, like: Array, tau: float | Array = 1.0) -> tuple[Array,
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
         grad = grad / tau
-        to_anchors = None if side == "candidates" else cast(-(made.slope * grad).sum(0), like)
-        to_candidates = None if side == "anchors" else cast(scaled(made.by_candidates(grad), scale).sum(0), like)
+        to_anchors = None if side == "candidates" else cast(-added_up(made.slope * grad), like)
+        to_candidates = None if side == "anchors" else cast(added_up(scaled(made.by_candidates(grad), scale)), like)
         return (to_anchors,), (to_candidates,)
 
     return cast(made.value, like), backward
@@ -238,7 +249,7 @@ def log_sums_from(
         if made is not None:
             return _finish(made, anchors)
     elif pairs.can_sort(anchors) and len(candidates) and (peak := candidates.max()) - candidates.min() < WIDEST:
-        weight = namespace(candidates).stack(pairs.columns(candidates))
+        weight = stacked(pairs.columns(candidates))
         scores = anchors - peak, candidates - peak
         return _finish(ordered_log_sums(*scores, keys, candidate_keys, weight, pairs.same), anchors)
     above = candidate_keys >= keys[:, None]
@@ -407,6 +418,11 @@ def minus_squared_distances(anchors: Array, candidates: Array) -> tuple[Array, B
         return (to_anchors,), (to_candidates,)
 
     return t, backward
+
+
+def added_up(values: Array) -> Array:
+    """Return the sum over relations."""
+    return values[0] if len(values) == 1 else values.sum(0)
 
 
 def scaled(values: Array, scale: Array | None) -> Array:

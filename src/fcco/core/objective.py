@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fcco.core.arrays import Array, counted, moved, namespace, ones
+from fcco.core.arrays import Array, counted, is_positive, moved, namespace, ones
 from fcco.core.kernels import Backward, Pairs, Same, Side
 from fcco.core.outers import Outer
 from fcco.core.spaces import LOG, PLAIN
@@ -190,7 +190,7 @@ class Objective:
         """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides, then to the parameters."""
         folded = self.folded(pairs, w, candidates)
         if folded is not None:
-            pairs, w = folded
+            pairs, w, _ = folded
         bare, back = self.sums(anchors, candidates, pairs)
         inner, of_bare = self.weighted(bare, w)
 
@@ -199,28 +199,32 @@ class Objective:
 
         return inner, backward
 
-    def folded(self, pairs: Pairs, w: Weights, candidates: Any) -> tuple[Pairs, Weights] | None:
-        """Return one relation in place of several, if all anchors weigh a candidate alike and g is one sum."""
+    def folded(self, pairs: Pairs, w: Weights, candidates: Any) -> tuple[Pairs, Weights, Array] | None:
+        """Return one relation in place of several, if all anchors weigh a candidate alike and g is one sum.
+
+        The weights of the candidates, without those that pairs had, are the third result.
+        """
         if self.dim > 1 or w.each.shape[1] != 1 or len(w.each) == 1 or pairs.relations[0].ndim > 1:
             return None
-        each = w.each[:, 0]
-        weight = sum(mask * one for mask, one in zip(pairs.relations[1:], each[1:], strict=True))
-        weight = weight + pairs.relations[0] * each[0]
-        weight = weight if pairs.weight is None else weight * pairs.weight
-        return pairs._replace(relations=(None,), weight=weight), w._replace(each=namespace(each).ones_like(w.each[:1]))
+        weight = pairs.relations[0] * w.each[0]
+        for mask, one in zip(pairs.relations[1:], w.each[1:], strict=True):
+            weight = weight + mask * one
+        total = weight if pairs.weight is None else weight * pairs.weight
+        return Pairs((None,), total, pairs.same, pairs.group), Weights(None, w.own, w.known, w.there), weight
 
     def weighted(self, bare: Array, w: Weights) -> tuple[Array, Array]:
         """Return g, given the bare sums, and its derivative in them, [S, 1] or [S, m]."""
         xp, one, place = namespace(bare), len(bare) == 1, self.self_relation
         if not self.log:
-            parts = bare * w.each
+            each = w.each if w.each is not None else xp.ones_like(bare[:, :1])
+            parts = bare * each
             if w.own is not None:
                 parts[0 if one else place] += w.own * self.self_value
-            return parts.T if self.dim > 1 else parts[0] if one else parts.sum(0), w.each
-        logs = parts = bare + xp.log(w.each)
+            return parts.T if self.dim > 1 else parts[0] if one else parts.sum(0), each
+        logs = parts = bare if w.each is None else bare + xp.log(w.each)
         if w.own is not None:
-            own = math.log(w.own) if isinstance(w.own, float) else xp.log(w.own)
-            mine = xp.logaddexp(parts[0 if one else place], own + 0 * parts[0].clip(0, 0))
+            own = xp.zeros_like(bare[0]) + math.log(w.own) if isinstance(w.own, float) else xp.log(w.own)
+            mine = xp.logaddexp(parts[0 if one else place], own)
             parts = mine[None] if one else xp.stack([mine if k == place else part for k, part in enumerate(parts)])
         total = parts if self.dim > 1 else parts[0]
         if self.dim == 1 and not one:
@@ -237,8 +241,7 @@ class Objective:
         """
         folded, weight = self.folded(pairs, w, candidates), None
         if folded is not None:
-            (pairs, w), plain = folded, pairs.weight
-            weight = pairs.weight if plain is None else pairs.weight / plain.clip(TINY, None)
+            pairs, w, weight = folded
         bare, back = self.sums(anchors, candidates, pairs)
 
         def gradient(slope: Array, at: Array, scale: Array) -> Any:
@@ -248,7 +251,8 @@ class Objective:
                 grad = xp.where(bare > -math.inf, grad * xp.exp(bare - rows), 0.0)
             elif len(bare) > len(grad):
                 grad = grad + 0 * bare
-            scale = scale if weight is None else xp.where(weight > 0, scale / weight.clip(TINY, None), 0.0)
+            if weight is not None:
+                scale = scale / weight if is_positive(weight) else scale * (weight > 0) / weight.clip(TINY, None)
             return back(grad, "candidates", scale)[1]
 
         return self.weighted(bare[:, first:], w)[0], gradient

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, ascending, counted, namespace, order_of, peaks, places_of, taken, wide
+from fcco.core.arrays import (
+    Array,
+    ascending,
+    counted,
+    flipped,
+    namespace,
+    order_of,
+    peaks,
+    places_of,
+    taken,
+    wide,
+)
 from fcco.core.surrogates import HALF_WIDTH, Surrogate
 
 WIDEST = 500.0
@@ -25,7 +36,7 @@ class Sorted(NamedTuple):
     value: Array
     """[S, m]."""
     slope: Array
-    """[S, m], minus the derivative of a sum in the anchor's score."""
+    """[S, m], minus the derivative of a sum in the anchor's score; for a derivative of 1, of bool."""
     by_candidates: Callable[[Array], Array]
     """From the gradient in the sums, [S, m], to that in the candidates' scores, [S, R], one for each sum."""
 
@@ -148,15 +159,13 @@ def _without(
     """Return the sums without some pairs; scores may be given as depths."""
     if same is None:
         return sums
-    value, slope = surrogate(sign * (taken(candidates, same.candidates) - taken(anchors, same.anchors)))
+    value, slope = surrogate(sign * (taken(candidates, same.candidates) - same.at_anchors(anchors)))
     own, m, size = taken(weight, same.candidates, 1), len(anchors), len(candidates)
 
     def by_candidates(grad: Array) -> Array:
-        return sums.by_candidates(grad) - counted(
-            same.candidates, size, slope * own * taken(wide(grad), same.anchors, 1)
-        )
+        return sums.by_candidates(grad) - counted(same.candidates, size, slope * own * same.at_anchors(wide(grad)))
 
-    less = (counted(same.anchors, m, part * own) for part in (value, slope))
+    less = (same.by_anchors(part * own, m) for part in (value, slope))
     return Sorted(sums.value - next(less), sums.slope - next(less), by_candidates)
 
 
@@ -167,25 +176,22 @@ def ordered_log_sums(
 
     Log-hazards are relative to the largest. The slope is 1, and -inf stands for an empty sum.
     """
-    xp = namespace(candidates)
-    e, mine, order = wide(weight) * xp.exp(wide(candidates)), xp.exp(wide(anchors)), order_of(candidate_keys)
+    xp, size, order = namespace(candidates), len(candidates), order_of(candidate_keys)
+    e = weight * xp.exp(wide(candidates))
     first = xp.searchsorted(taken(candidate_keys, order), keys)
-    falling = xp.flip(order, (0,))
-    sums = taken(e, falling, 1).cumsum(1)
-    total = taken(xp.concatenate([0 * sums[:, :1], sums], 1), e.shape[1] - first, 1)
+    sums = flipped(flipped(taken(e, order, 1)).cumsum(1))
+    total = taken(xp.concatenate([sums, 0 * sums[:, :1]], 1), first, 1)
     if same is not None:
-        counts = taken(candidate_keys, same.candidates) >= taken(keys, same.anchors)
-        own = taken(e, same.candidates, 1) * counts
-        total = (total - counted(same.anchors, len(mine), own)).clip(0, None)
+        own = taken(e, same.candidates, 1) * (taken(candidate_keys, same.candidates) >= same.at_anchors(keys))
+        total = (total - same.by_anchors(own, len(keys))).clip(0, None)
+    is_some = total > 0
 
     def by_candidates(grad: Array) -> Array:
-        per = xp.where(total > 0, wide(grad) / xp.where(total > 0, total, 1.0), 0.0)
-        result = _scattered(taken(e, order, 1) * counted(first, e.shape[1] + 1, per)[:, :-1].cumsum(1), order)
-        if same is not None:
-            result = result - counted(same.candidates, e.shape[1], own * taken(per, same.anchors, 1))
-        return result
+        per = wide(grad) * is_some / (total + ~is_some)
+        result = e * _scattered(counted(first, size + 1, per)[:, :-1].cumsum(1), order)
+        return result if same is None else result - counted(same.candidates, size, own * same.at_anchors(per))
 
-    return Sorted(xp.log(total / mine), (total > 0) * mine / mine, by_candidates)
+    return Sorted(xp.log(total) - anchors, is_some, by_candidates)
 
 
 def grouped_log_sums(
@@ -308,4 +314,4 @@ def _within(same: Any, some: Array, others: Array) -> Any:
     xp = namespace(some)
     mine = places_of((some[xp.searchsorted(some, same.anchors).clip(None, len(some) - 1)]) == same.anchors)
     anchors, candidates = taken(same.anchors, mine), taken(same.candidates, mine)
-    return same._replace(anchors=xp.searchsorted(some, anchors), candidates=xp.searchsorted(others, candidates))
+    return same._replace(is_each=False, anchors=xp.searchsorted(some, anchors), candidates=xp.searchsorted(others, candidates))

@@ -121,7 +121,7 @@ def as_batch(
     if repeats:
         same = pairs_of(taken(rows, every), rows) if meets_itself else None
     else:
-        same = Same(xp.arange(len(every), device=rows.device), every)
+        same = Same(xp.arange(len(every), device=rows.device), every, is_each=True)
     return Batch(x, rows, pool, same, anchors, every, slice(int(first), int(last)), repeats, ordered=ordered)
 
 
@@ -220,7 +220,7 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
     same = batch.same
     if same is not None and batch.mine != slice(0, len(batch.rows if batch.every is None else batch.every)):
         own = (same.anchors >= batch.mine.start) & (same.anchors < batch.mine.stop)
-        same = Same(same.anchors[own] - batch.mine.start, same.candidates[own], same.is_sparse)
+        same = Same(same.anchors[own] - batch.mine.start, same.candidates[own], same.is_sparse, same.is_each)
     if same is not None and not same.is_sparse and memory is not None:
         same = same._replace(candidates=xp.concatenate([same.candidates, memory.rows]))
     copies = same.count(pool.weight, len(anchors[0])) if same is not None and batch.repeats else 1.0
@@ -380,8 +380,9 @@ def against_fresh(
     xp, first = namespace(memory.at), len(fresh.share)
     old, same = take(memory.x, memory.anchors), batch.same
     rows, share, refreshed = (at(c, memory.anchors) for c in (memory.rows, memory.share, memory.at))
-    if same is not None and not same.is_sparse:
-        same = same._replace(anchors=xp.concatenate([same.anchors, rows]))
+    if same is not None:
+        of_all = same.anchors if same.is_sparse else xp.concatenate([same.anchors, rows])
+        same = same._replace(anchors=of_all, is_each=False)
     anchors = join(take(batch.x, batch.every), old)
     pairs = objective.pairs(anchors, batch.x, batch.pool.weight, same)
     w, rate = weigh_refresh(objective, old, batch, memory)

@@ -60,8 +60,14 @@ class Surrogate:
         match self.name:
             case "ramp":
                 place = (t * (1 / HALF_WIDTH)).clip(-1, 1)
-                slope = (1 - abs(place)) * (1 / HALF_WIDTH)
-                return 0.5 + place * (0.5 + (0.5 * HALF_WIDTH) * slope), slope
+                slope = abs(place)  # what follows is in place, as new memory takes longer than arithmetic
+                slope -= 1
+                slope *= -1 / HALF_WIDTH
+                value = slope * (0.5 * HALF_WIDTH)
+                value += 0.5
+                value *= place
+                value += 0.5
+                return value, slope
             case "sigmoid":
                 value = 1 / (1 + xp.exp(-t))
                 return value, value * (1 - value)

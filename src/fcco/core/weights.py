@@ -35,8 +35,8 @@ class Pool(NamedTuple):
 class Weights(NamedTuple):
     """How many of the population the candidates stand for, as seen from each anchor."""
 
-    each: Array
-    """[S, 1] or [S, m], for a candidate of each relation."""
+    each: Array | None
+    """[S, 1] or [S, m], for a candidate of each relation; None: 1."""
     own: Array | float | None
     """[m] or a number, the weight of the self term; None: there is none."""
     known: Array
@@ -59,10 +59,12 @@ def weigh(
     """
     xp = namespace(there)
     if relation is None or term == "sampled":
-        each, known = sizes / there.clip(1, None), ((there > 0) | (sizes <= 0)).all(0)
+        each = sizes / there.clip(1, None)
         if fill:
             each = each * (sizes.sum(0) / ((each * there).sum(0) + TINY))
             known = there.sum(0) > 0 if relation is None else there[relation] > 0
+        else:
+            known = ((there > 0) | (sizes <= 0)).all(0)
         return Weights(each, None if relation is None else each[relation] * copies, known, there)
     others = less(there, relation, copies)
     if term == "bounded":
