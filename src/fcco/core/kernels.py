@@ -81,7 +81,7 @@ class Same(NamedTuple):
         pairs[self.anchors, self.candidates] = fill
         return pairs
 
-    def count(self, weight: Array, size: int, *, of_candidates: bool = False) -> Array:
+    def copies(self, weight: Array, size: int, *, of_candidates: bool = False) -> Array:
         """Return how often each anchor is among the candidates, [m], or each candidate among the anchors, [R]."""
         if not self.is_sparse:
             alike = (self.anchors[:, None] == self.candidates) * (weight[:, None] if of_candidates else weight)
@@ -93,7 +93,7 @@ class Same(NamedTuple):
 class Pairs(NamedTuple):
     """Which candidates an anchor is compared with, and as what."""
 
-    relations: tuple[Array | None, ...]
+    relations: tuple[Array, ...]
     """For each relation, which candidates are in it: [R] or [m, R] of bool; None: all."""
     weight: Array | None = None
     """[R], how often a candidate counts: 0 for an empty place; None: once."""
@@ -177,13 +177,13 @@ def score_sums(
     if all(c.ndim == 1 for c in columns):  # two products of matrices, and no further matrix of pairs
         c = stacked(columns)
 
-        def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
+        def by_products(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
             grad = grad / tau
             to_anchors = None if side == "candidates" else -((c @ slope.T) * grad).sum(0)
             to_candidates = None if side == "anchors" else ((grad @ slope) * scaled(c, scale)).sum(0)
             return (to_anchors,), (to_candidates,)
 
-        return c @ value.T, backward
+        return c @ value.T, by_products
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
         return cells.to_scores(slope * spread(grad / tau, columns, cells.taken(scale)), side)

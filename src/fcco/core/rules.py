@@ -64,6 +64,7 @@ class Batch:
 
 
 def is_per_row(gamma: Gamma) -> bool:
+    """Return whether a rate is a schedule of the visits of each row."""
     return getattr(gamma, "per_row", False)
 
 

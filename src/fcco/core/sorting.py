@@ -80,7 +80,7 @@ def ramp_sums(
     slope = -_signed(offset * mass - one) / (width * width)
 
     def by_candidates(grad: Array) -> Array:
-        """What the candidates of a part get is linear in their place: add it where a part begins, take it at its end."""
+        """What a part's candidates get is linear in their place: added where it begins, taken off at its end."""
         grad = wide(grad)[:, None] / (width * width)
         lines = xp.stack([grad * offset, grad + 0 * offset])
         lines[:, :, :2] *= -1
@@ -128,7 +128,7 @@ def hinge_sums(anchors: Array, candidates: Array, weight: Array, same: Any, surr
     sums.append((gap * before).cumsum(1))
     if power == 2:
         sums.append((gap * (2 * _shifted(sums[1]) + gap * before)).cumsum(1))
-    of_anchors = [_scattered(part, order)[:, :m] for part in sums]
+    made = [_scattered(part, order)[:, :m] for part in sums]
 
     def by_candidates(grad: Array) -> Array:
         padded = xp.concatenate([wide(grad), 0 * c], 1)
@@ -138,8 +138,8 @@ def hinge_sums(anchors: Array, candidates: Array, weight: Array, same: Any, surr
             below = 2 * part
         return c * _scattered(below, order)[:, m:]
 
-    sums = Sorted(of_anchors[power], power * of_anchors[power - 1], by_candidates)
-    return _without(same, sums, surrogate, a, wide(candidates), c)
+    of_all = Sorted(made[power], power * made[power - 1], by_candidates)
+    return _without(same, of_all, surrogate, a, wide(candidates), c)
 
 
 def _shifted(sums: Array, back: bool = False) -> Array:
@@ -291,7 +291,6 @@ def in_groups(
     """Return the sums of every group by itself, one after the other."""
     value = 0 * wide(weight[:, :1]) + 0 * wide(of_anchors[0])
     value, slope, parts = value - float("inf"), value, []
-    xp = namespace(value)
     for number in sorted(set(group[0].tolist())):
         some, others = places_of(group[0] == number), places_of(group[1] == number)
         at = None if same is None else _within(same, some, others)
@@ -314,4 +313,6 @@ def _within(same: Any, some: Array, others: Array) -> Any:
     xp = namespace(some)
     mine = places_of((some[xp.searchsorted(some, same.anchors).clip(None, len(some) - 1)]) == same.anchors)
     anchors, candidates = taken(same.anchors, mine), taken(same.candidates, mine)
-    return same._replace(is_each=False, anchors=xp.searchsorted(some, anchors), candidates=xp.searchsorted(others, candidates))
+    return same._replace(
+        is_each=False, anchors=xp.searchsorted(some, anchors), candidates=xp.searchsorted(others, candidates)
+    )

@@ -73,11 +73,11 @@ class Batch(NamedTuple):
     """[B], their rows in the training set."""
     pool: Pool
     """These as candidates."""
-    same: Same | None
+    same: Any
     """Which pairs of an anchor of any process and a candidate are one example; None: these are in no relation."""
     anchors: Array | None
     """Where this process's anchors are; None: everywhere, and some examples are none, in fixed shapes."""
-    every: Array | None
+    every: Any
     """Where the anchors of all processes are."""
     mine: slice
     """Which of these are this process's."""
@@ -150,8 +150,8 @@ class Remembered(NamedTuple):
     anchors: Array | None
     """Where the anchors are; None: everywhere, and some places are none."""
     mean: Array
-    """The running means: what the shares of a batch add up to in each stratum, and how many of its fresh candidates meet
-    an anchor, in each relation."""
+    """The running means: what the shares of a batch add up to in each stratum, and how many of its fresh candidates
+    meet an anchor, in each relation."""
     rate: Array | float
     """How much this batch counts in them."""
     in_gradient: bool
@@ -223,7 +223,7 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
         same = Same(same.anchors[own] - batch.mine.start, same.candidates[own], same.is_sparse, same.is_each)
     if same is not None and not same.is_sparse and memory is not None:
         same = same._replace(candidates=xp.concatenate([same.candidates, memory.rows]))
-    copies = same.count(pool.weight, len(anchors[0])) if same is not None and batch.repeats else 1.0
+    copies = same.copies(pool.weight, len(anchors[0])) if same is not None and batch.repeats else 1.0
     w = objective.weigh(anchors, x, pool, copies)
     inner, backward = objective.inner(anchors, x, objective.pairs(anchors, x, pool.weight, same), w)
     if batch.share is not None:
@@ -267,14 +267,14 @@ def take_step(
     mean, meets, divisor = None, None, total
     if memory is not None:
         mean, meets = expected(objective, batch, memory, counted(stratum, objective.strata, count), share)
-    if two_sided:
+    if mean is not None and two_sided:
         divisor = mean[: objective.strata].sum()
         if objective.stratum_parts is not None:
             divisor = taken(mean[: objective.strata] / objective.stratum_parts.clip(TINY, None), stratum)
     slopes = weighed(space.slope(slope, f_inner, f_at), f_share / (divisor + TINY))
     to_anchors, by_candidates, *to_parameters = made.backward(slopes[here], sides)
     refreshed = None
-    if two_sided:
+    if memory is not None and meets is not None and two_sided:
         fresh = Fresh(slope, where, share)
         by_candidates, refreshed = against_fresh(objective, outer, space, batch, memory, fresh, meets)
         to_anchors = [added(0 * b, a, batch.anchors) for a, b in zip(to_anchors, by_candidates, strict=True)]
@@ -344,7 +344,7 @@ def expected(objective: Objective, batch: Batch, memory: Remembered, total: Arra
     there = objective.anchors_there(x, *pools) + 0 * one
     sizes, known = objective.anchor_population(x, there), objective.anchor_sizes is not None
     if objective.self_relation is not None:  # an anchor does not meet itself
-        own = batch.same.count(counts, len(one), of_candidates=True) if batch.repeats else is_known
+        own = batch.same.copies(counts, len(one), of_candidates=True) if batch.repeats else is_known
         row = min(objective.self_relation, len(there) - 1)
         there, sizes = less(there, row, own), less(sizes, row, objective.is_anchor(x) * one if known else own)
     stratum = objective.stratum(x)
@@ -352,12 +352,11 @@ def expected(objective: Objective, batch: Batch, memory: Remembered, total: Arra
     mean = memory.mean + memory.rate * (xp.concatenate([total, met.reshape(-1)]) - memory.mean)
     stands = 1.0 + 0 * total if objective.is_mean else objective.stratum_sizes
     if stands is None:
-        parts = (stratum, objective.stratum(memory.x)), (one, memory.pool.weight)
-        stands = counted(xp.concatenate(parts[0]), objective.strata, xp.concatenate(parts[1]))
+        everyone = xp.concatenate([stratum, objective.stratum(memory.x)])
+        stands = counted(everyone, objective.strata, xp.concatenate([one, memory.pool.weight]))
     stands = taken(stands / mean[objective.strata :].reshape(-1, objective.strata).clip(TINY, None), stratum, 1)
-    return mean, Meets(
-        there, sizes, objective.total if known else sum(pool.there.sum() for _, pool in pools) + TINY, stands
-    )
+    total = objective.total if known else sum(pool.there.sum() for _, pool in pools) + TINY
+    return mean, Meets(there, sizes, total, stands)
 
 
 class Fresh(NamedTuple):

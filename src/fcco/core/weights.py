@@ -5,10 +5,10 @@ Of the N others in a relation with i, q are there, and each stands for N / q. So
 estimate is unbiased if all others in a relation are equally likely to be there.
 
 The gradient of a batch with a memory has two sides, as only fresh outputs have one. A fresh anchor i meets all
-candidates of the pool, fresh and remembered, with the weights above. A fresh candidate k meets all anchors of the pool in
-the same way: N' anchors are in a relation with it, q' of them are there, and each stands for N' / q'. What is left is how
-often it is fresh and meets any at all, for which there is a running mean. With an empty memory, both sides together are
-the gradient of the batch by itself.
+candidates of the pool, fresh and remembered, with the weights above. A fresh candidate k meets all anchors of the pool
+in the same way: N' anchors are in a relation with it, q' of them are there, and each stands for N' / q'. What is left
+is how often it is fresh and meets any at all, for which there is a running mean. With an empty memory, both sides
+together are the gradient of the batch by itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Pool(NamedTuple):
 class Weights(NamedTuple):
     """How many of the population the candidates stand for, as seen from each anchor."""
 
-    each: Array | None
+    each: Array
     """[S, 1] or [S, m], for a candidate of each relation; None: 1."""
     own: Array | float | None
     """[m] or a number, the weight of the self term; None: there is none."""
@@ -50,8 +50,8 @@ def weigh(
 ) -> Weights:
     """Weigh the candidates of a pool.
 
-    ``sizes`` and ``there``, [S, 1] or [S, m], are how many of the population and of the pool are in each relation with an
-    anchor, which is in ``relation`` with itself, ``copies`` times. With ``fill``, the others stand for a relation of
+    ``sizes`` and ``there``, [S, 1] or [S, m], are how many of the population and of the pool are in each relation with
+    an anchor, which is in ``relation`` with itself, ``copies`` times. With ``fill``, the others stand for a relation of
     which nobody is there.
 
     The self term "sampled" has the weight of those in its relation, "exact" 1, and "bounded" 2 less the part of the
@@ -99,8 +99,8 @@ def weigh_candidates(sizes: Array, there: Array, anchors: float | Array, stands:
     """Return what a fresh candidate gets from the anchors of the pool is multiplied by, in each relation, [S', R].
 
     ``sizes`` and ``there`` are how many other anchors of the population and of the pool are in a relation with it, and
-    ``anchors`` how many there are in all. It ``stands`` for so many, as on average over batches so many like it are fresh
-    and meet an anchor in this relation.
+    ``anchors`` how many there are in all. It ``stands`` for so many, as on average over batches so many like it are
+    fresh and meet an anchor in this relation.
     """
     return stands * (sizes / anchors) * (there > 0) / there.clip(TINY, None)
 

@@ -196,7 +196,8 @@ class ObjectiveLoss(nn.Module):
                 ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
                 ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
             view = TableRows(table, self.rule, self.init, self.n_outer, numpy=numpy)
-            rings, recalled = None, None
+            rings: Any = None
+            recalled: Any = None
             if memory is not None:
                 rings = memory.prepared(x, numpy=numpy)
                 recalled = memory.recall(rings, objective, batch, knows_rows=has_rows)
@@ -348,9 +349,6 @@ class ObjectiveLoss(nn.Module):
             self.table.is_kept = True
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        return super()._apply(fn, recurse)
-
 
 @contextmanager
 def _plain_torch(device: torch.device) -> Iterator[None]:
@@ -361,8 +359,7 @@ def _plain_torch(device: torch.device) -> Iterator[None]:
 
 def _visit(step: Step, view: TableRows) -> Visit:
     """Return a step as observers see it."""
-    seen = getattr(view, "seen", step.share) > 0
-    parts = (step.rows, step.kept, step.before, seen, step.share > 0)
+    parts: Any = (step.rows, step.kept, step.before, view.seen > 0, step.share > 0)
     return Visit(*(torch.as_tensor(part) for part in parts))
 
 

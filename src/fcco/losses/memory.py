@@ -38,6 +38,10 @@ class OutputMemory(nn.Module):
     ``state_dict``, and hold at least float32.
     """
 
+    row: Tensor
+    at: Tensor
+    _buffers: dict[str, Any]
+
     def __init__(self, size: int, objective: Objective, *, in_gradient: bool = True) -> None:
         super().__init__()
         self.size, self.rings, self.dim, self.in_gradient = size, objective.rings, objective.dim, in_gradient
@@ -52,6 +56,13 @@ class OutputMemory(nn.Module):
         self.n_columns = 0
 
     def extra_repr(self) -> str:
+        """Return the size and the number of rings.
+
+        Returns
+        -------
+        str
+            What ``repr`` shows between the brackets.
+        """
         return f"size={self.size}, rings={self.rings}"
 
     def prepared(self, x: Any, *, numpy: bool) -> Rings:
@@ -63,7 +74,7 @@ class OutputMemory(nn.Module):
         return rings
 
     def _arrays(self, x: Any, numpy: bool) -> Rings:
-        buffers: dict[str, Any] = self._buffers
+        buffers = self._buffers
         arrays = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
         columns = [arrays.pop(f"column{k}", None) for k in range(len(x))]
         return Rings(**arrays, x=type(x)(*columns))
@@ -138,7 +149,7 @@ class OutputMemory(nn.Module):
             if name.startswith("column"):
                 self.register_buffer(name, torch.zeros_like(value, device=self.row.device))
             elif value.dtype == torch.float64:
-                self._buffers[name] = self._buffers[name].double()  # type: ignore[union-attr]
+                self._buffers[name] = self._buffers[name].double()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def why_not_loaded(self, state_dict: dict[str, Any], prefix: str) -> str | None:
@@ -148,11 +159,11 @@ class OutputMemory(nn.Module):
             for name in ("row", "cursor", "mean", "at")
             if prefix + name in state_dict
         }
-        if all(shape == list(self._buffers[name].shape) for name, shape in shapes.items()):  # type: ignore[union-attr]
+        if all(shape == list(self._buffers[name].shape) for name, shape in shapes.items()):
             return None
         rings = shapes["cursor"][0]
         size = (shapes["row"][0] - 1) // rings
         return (
-            f"the saved memory has size={size}, strata={rings}, this one has size={self.size}, strata={self.rings}. Create "
-            f"the loss with memory={size}"
+            f"the saved memory has size={size}, strata={rings}, this one has size={self.size}, strata={self.rings}. "
+            f"Create the loss with memory={size}"
         )

@@ -85,7 +85,7 @@ def _single(rate: Any) -> Any:
     """Return what a schedule of the step returned; several rates are an error."""
     if isinstance(rate, torch.Tensor) and rate.numel() != 1:
         raise ValueError(
-            f"a schedule of the step must return one rate; got a tensor of shape {list(rate.shape)}. A schedule with the "
-            "attribute per_row = True gets the number of visits of each row, and returns a rate for each"
+            f"a schedule of the step must return one rate; got a tensor of shape {list(rate.shape)}. A schedule with "
+            "the attribute per_row = True gets the number of visits of each row, and returns a rate for each"
         )
     return float(rate) if not isinstance(rate, torch.Tensor) or (rate.is_cpu and can_read(rate)) else rate.detach()
