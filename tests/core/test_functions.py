@@ -21,7 +21,7 @@ def slope_of(function, x):
     return torch.autograd.grad(function(leaf).sum(), leaf)[0]
 
 
-@pytest.mark.parametrize("name", [*AT_SELF, torch.cosh], ids=str)
+@pytest.mark.parametrize("name", [*AT_SELF, torch.cosh], ids=[*AT_SELF, "cosh"])
 def test_surrogates(name):
     surrogate, formula = as_surrogate(name, 0.7), SURROGATES.get(name, torch.cosh)
     for to in LIBRARIES.values() if surrogate.arrays else [torch.as_tensor]:
