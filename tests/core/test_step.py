@@ -8,8 +8,10 @@ import fcco
 from core.compare import LIBRARIES, SURROGATES, assert_close, convert
 from core.populations import Given, population, remembered
 from fcco.core import kernels
+from fcco.core.objective import Objective
 from fcco.core.step import as_batch, estimate, take, take_step
 from fcco.core.surrogates import as_surrogate
+from fcco.core.weights import Weights
 from fcco.losses.loss import ObjectiveLoss
 from fcco.losses.table import FirstRows
 from fcco.objectives.bipartite import AveragePrecision, PNormPush, Scored
@@ -71,35 +73,53 @@ def test_steps_are_those_of_the_losses(name, rule):
     assert_close(new, old)
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("term", ["sampled", "exact"])
 @pytest.mark.parametrize("surrogate", ["ramp", "exp"])
-def test_rows_that_repeat(surrogate, term):
+def test_rows_that_repeat(surrogate, term, known):
     """A row is updated once, by the mean of its estimates; the gradient counts each."""
-    rows, sizes, u, distinct = np.array([3, 1, 3, 0, 2, 1, 4, 3]), np.array([20.0, 6.0]), np.ones((5, 2)), []
-    label = (rows > 1) * 1
+    rows, sizes = np.array([3, 1, 3, 0, 2, 1, 4, 3]), np.array([20.0, 6.0] if known else [3.0, 5.0])
+    label, u, distinct, g, new, loss = (rows > 1) * 1, np.ones((5, 2)), [], {}, {}, 0.0
     h = torch.randn(8, dtype=torch.double, requires_grad=True)
-    g, new, loss = {}, {}, 0.0
     for i in np.flatnonzero(label):
         copies, pairs = (rows == rows[i]).sum(), SURROGATES[surrogate](h - h[i])
-        each, own = (6 / 5, 6 / 5 * copies) if term == "sampled" else (5 / (5 - copies), 1.0)
+        each, own = (sizes[1] / 5, sizes[1] / 5 * copies) if term == "sampled" else (5 / (5 - copies), 1.0)
+        each = each if known else 1.0  # each stands for itself
         positive = each * pairs[(label == 1) & (rows != rows[i])].sum() + own
-        g[i] = torch.stack([positive, 20 / 3 * pairs[label == 0].sum()])
+        g[i] = torch.stack([positive, sizes[0] / 3 * pairs[label == 0].sum()])
     for i in g:
         new[rows[i]] = 0.7 + 0.3 * torch.stack([g[j].detach() for j in g if rows[j] == rows[i]]).mean(0)
         one, two = new[rows[i]]
         loss = loss + (torch.stack([-two, one]) / (one + two) ** 2 * g[i]).sum() / len(g)
     loss.backward()
     for to in LIBRARIES.values():
-        objective = AveragePrecision(as_surrogate(surrogate), 1.0, to(sizes), term)
-        table, batch = Given(to(np.log(u) if objective.log else u), 0.3), Scored(h.detach().numpy(), label)
+        objective = AveragePrecision(as_surrogate(surrogate), 1.0, to(sizes) if known else None, term)
+        table = Given(to(np.log(u) if objective.log else u), 0.3)
         table.coverage = lambda count: distinct.append(int(count)) or 1.0
-        made = take_step(objective, fcco.SOAP(0.3), table, as_batch(objective, convert(to, batch), to(rows)))
+        batch = as_batch(objective, convert(to, Scored(h.detach().numpy(), label)), to(rows))
+        made = take_step(objective, fcco.SOAP(0.3), table, batch)
         held = np.exp(np.asarray(made.new)) if objective.log else made.new
         assert_close(held, np.stack([new[row] for row in np.asarray(made.rows)]))
         assert_close(made.value, np.mean([-new[rows[i]][0] / new[rows[i]].sum() for i in g]))
         assert_close(made.gradients[0], h.grad)
-        take_step(objective, fcco.MOAP(0.3), table, as_batch(objective, convert(to, batch), to(rows)))
-    assert distinct == [3, 3]
+        take_step(objective, fcco.MOAP(0.3), table, batch)
+    assert distinct == [3, 3]  # rows of anchors
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(("dim", "place", "count"), [(2, 1, 2), (1, 1, 2), (2, 0, 2), (1, 0, 1)])
+def test_sums_are_weighed(dim, place, count, log):
+    objective, bare = Objective(), torch.rand(count, 4, dtype=torch.double, requires_grad=True)
+    objective.dim, objective.log, objective.self_relation, objective.self_value = dim, log, place, 1.0 if log else 0.3
+    each, own = torch.rand(count, 1, dtype=torch.double), torch.rand(4, dtype=torch.double)
+    g = bare * each + own * objective.self_value * (torch.arange(count) == place)[:, None]
+    g = g.T if dim > 1 else g.sum(0)
+    (slope,) = torch.autograd.grad((g.log() if log else g).sum(), bare)
+    for to in LIBRARIES.values():
+        held = to((bare.log() if log else bare).detach().numpy().copy())
+        inner, of_bare = objective.weighted(held, Weights(to(each), to(own), None))
+        assert_close(np.exp(np.asarray(inner)) if log else inner, g.detach())
+        assert_close(np.asarray(of_bare) + np.zeros(bare.shape), slope * bare.detach() if log else slope)
 
 
 MADE = {
@@ -204,12 +224,13 @@ def test_the_share_of_each_f_is_the_callers():
     made, *each = (
         take_step(objective, fcco.BSGD(), FirstRows(), batch._replace(share=share)) for share in (shares, *np.eye(3))
     )
+    assert len({float(one.value) for one in each}) == 3
     assert_close(made.value, shares @ [one.value for one in each] / shares.sum())
     assert_close(made.gradients[0], shares @ [one.gradients[0] for one in each] / shares.sum())
 
 
-@pytest.mark.parametrize("places", [[0, 3, 0], [1, 5, 3, 0]], ids=["no anchors", "no others"])
-@pytest.mark.parametrize("name", ["precision", "exact risk"])
+@pytest.mark.parametrize("places", [[0, 3, 0], [1, 5, 0], [2]], ids=["no anchors", "no others", "alone"])
+@pytest.mark.parametrize("name", ["precision", "exact risk", "neighbours"])
 def test_nothing_is_known(name, places):
     for to in LIBRARIES.values():
         made = run(*situation(name, to, False, places))
