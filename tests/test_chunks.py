@@ -505,6 +505,18 @@ def test_batch_norm_warns_once():
         in_chunks(unset, x)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_without_running_statistics_warns(training):
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False)).train(training)
+    with pytest.warns(UserWarning, match=r"^BatchNorm1d changes its buffers at every call or normalises by the batch"):
+        in_chunks(net, rows())
+
+
+def test_sparse_rows_are_an_error():
+    with pytest.raises(ValueError, match=r"inputs must be dense tensors, .* got one of the layout torch\.sparse_coo"):
+        in_chunks(network(), rows().to_sparse())
+
+
 def test_a_buffer_that_changes_in_some_chunks_only():
     class Sometimes(nn.Module):
         def __init__(self):

@@ -493,6 +493,8 @@ class CoupledLoss(nn.Module):
         others = None
         if batch.gather:
             batch, others = batch.gathered(placement, settings)
+        if batch.index is None and others is not None:
+            self._watch_ranks(placement, placement.in_order(batch.columns, others.columns))
         try:
             made = self._estimate_pool(placement, estimate, f, batch, others)
         except Exception as error:
@@ -564,6 +566,7 @@ class CoupledLoss(nn.Module):
             loss = self._plug_in(partial(self._f, sample=made.sample), made.inner, rows, made.weight)
             return loss if made.extra is None else loss + made.extra
         columns = placement.gather_all(columns, settings)
+        self._watch_ranks(placement, columns)
         try:
             self._check_device(placement, columns)
             made = estimate(placement.full_table(), *columns)
@@ -779,8 +782,8 @@ class CoupledLoss(nn.Module):
         # From here on nothing has a graph.
         own = Change(tracked, where, as_dtype(given.tracked, dtype), previous)
         change = placement.send(own)
-        if self._watches_ranks and placement.lengths and placement.rank == 0 and change.rows is not None:
-            self._watch_ranks(change.rows.split(placement.lengths))
+        if change.rows is not None and all(placement.lengths):
+            self._watch_ranks(placement, [change.rows])
         seen = table.seen(change.rows)
         repeats = None
         if given.may_repeat and change.rows is not None:
@@ -794,14 +797,18 @@ class CoupledLoss(nn.Module):
         written = repeats.present() if repeats and change.where is not None else change.where
         return Step(inner, made[0], made[-1], sampled, change.rows, seen, values, batch.rate, written, visit)
 
-    def _watch_ranks(self, rows: Sequence[Tensor]) -> None:
+    def _watch_ranks(self, placement: Placement, columns: Sequence[Any]) -> None:
         """Warn once if every rank has the same rows from the first step on. A few equal batches may be chance."""
-        are_equal = all(torch.equal(rows[0], other) for other in rows[1:])
-        self._equal_batches += are_equal and len(rows[0]) > 0
+        ranks, count = placement.parts, len(columns[0])
+        if not self._watches_ranks or placement.alone or placement.rank > 0 or count == 0:
+            return
+        parts = [column.unflatten(0, (ranks, -1)) for column in columns if count % ranks == 0]
+        are_equal = len(parts) > 0 and all(torch.equal(part, part[:1].expand_as(part)) for part in parts)
+        self._equal_batches += are_equal
         self._watches_ranks = are_equal and self._equal_batches < _EQUAL_BATCHES
         if self._equal_batches == _EQUAL_BATCHES:
             warnings.warn(
-                f"all {len(rows)} ranks had the same rows in each of the first {_EQUAL_BATCHES} steps, and train as "
+                f"all {ranks} ranks had the same rows in each of the first {_EQUAL_BATCHES} steps, and train as "
                 "one rank would: give each rank rows of its own. Samplers of fcco.data do so if num_replicas and rank "
                 "are left out, other loaders need a DistributedSampler, and Accelerate needs to prepare the loader",
                 stacklevel=2,

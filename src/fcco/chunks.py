@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
@@ -97,6 +98,8 @@ def forward_in_chunks(module: nn.Module | Callable[..., Any], /, *args: Any, chu
 
 
 def _count_rows(leaves: list[Any]) -> int:
+    if other := [leaf.layout for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout != torch.strided]:
+        raise ValueError(f"inputs must be dense tensors, whose rows can be divided; got one of the layout {other[0]}")
     counts = {len(leaf) for leaf in leaves if _has_rows(leaf)}
     if len(counts) != 1:
         raise ValueError(
@@ -178,12 +181,16 @@ class _Recomputed:
         changing = {(id(buffer.place), buffer.name) for buffer in before}
         if any(buffer.has_changed() and (id(buffer.place), buffer.name) not in changing for buffer in everything):
             raise RuntimeError("a buffer of the module changes in some chunks only, so that they cannot be repeated")
-        if before and self.owner not in _WARNED:
+        # BatchNorm without running statistics changes no buffer, and has the batch's in eval() too.
+        by_batch = {id(part) for part in self.modules if isinstance(part, _BatchNorm) and part.running_mean is None}
+        by_batch |= {id(part) for part in self.modules if any(part._buffers is at for at, *_ in before)}
+        if by_batch and self.owner not in _WARNED:
             _WARNED.add(self.owner)
-            kinds = {type(part).__name__ for part in self.modules if any(part._buffers is at for at, *_ in before)}
+            kinds = {type(part).__name__ for part in self.modules if id(part) in by_batch}
             warnings.warn(
-                f"{', '.join(sorted(kinds))} changes its buffers at every call, and sees chunks, not the whole batch. "
-                "Where outputs depend on the batch, as those of BatchNorm do, use GroupNorm, or eval() on these layers",
+                f"{', '.join(sorted(kinds))} changes its buffers at every call or normalises by the batch, and sees "
+                "chunks, not the whole batch. Where outputs depend on the batch, as those of BatchNorm do, use "
+                "GroupNorm, or eval() on layers with running statistics",
                 stacklevel=4,
             )
         return outputs

@@ -126,6 +126,22 @@ def warnings_of(rows_of_step, sharded=False):
     return [str(warning.message) for warning in caught]
 
 
+def warnings_without_index(shift):
+    """The warnings of losses that are called without rows."""
+    time, event, group = torch.arange(1.0, 9), torch.arange(8) % 2 == 0, torch.arange(8) % 4
+    losses = [
+        (fcco.losses.CoxLoss(N), (time, event)),  # a memory
+        (fcco.losses.AUCLoss(N, 12), (event,)),  # no state
+        (fcco.losses.GroupDROLoss(4), (group,)),  # all rows
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for loss_fn, columns in losses:
+            for step in range(6):
+                loss_fn((time + step + shift).requires_grad_(), *columns)
+    return [str(warning.message) for warning in caught]
+
+
 def everything(rank, world):
     rows = torch.arange(8)
     got = {
@@ -134,6 +150,8 @@ def everything(rank, world):
         "equal by chance": warnings_of([rows[:1], rows[:1], rows[rank : rank + 1], rows[:1], rows[:1], rows[:1]]),
         "one is empty": warnings_of([rows[: 4 * rank]] * 6),
         "different": warnings_of([rows + 8 * rank] * 6),
+        "without index": warnings_without_index(0),
+        "without index, different": warnings_without_index(rank),
         "plain loop": in_a_plain_loop(),
         "workers": by_workers(),
     }
@@ -231,6 +249,13 @@ def test_equal_rows_on_all_ranks_are_warned_about_once(two):
         assert second[name] == []
     for name in ("equal by chance", "one is empty", "different"):
         assert first[name] == second[name] == []
+
+
+def test_equal_batches_without_index_are_warned_about_once(two):
+    first, second = two
+    assert len(first["without index"]) == 3  # losses
+    assert all(message.startswith("all 2 ranks had the same rows") for message in first["without index"])
+    assert second["without index"] == first["without index, different"] == second["without index, different"] == []
 
 
 def test_the_example_restores_its_table_on_all_ranks(two):

@@ -139,6 +139,12 @@ def test_probabilities_get_one_warning(options):
         steps_in_range(loss_fn, 200)
     assert len(said) == 1
     assert said[0].filename == __file__
+    assert ("beside the temperature" in str(said[0].message)) == ("temperature" not in options)
+
+
+def test_a_misspelt_temperature():
+    with pytest.raises(ValueError, match="temperature must be a number, a function or 'auto'; got 'Auto'"):
+        losses.AveragePrecisionLoss(16, 8, temperature="Auto")
 
 
 def test_other_scores_get_none():

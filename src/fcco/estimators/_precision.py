@@ -251,7 +251,8 @@ class AveragePrecisionClassifier(PrecisionRanker):
         Inverse of the penalty of logistic regression as a start, as in scikit-learn, on standardised features.
     pos_label : object, default=None
         The class that is to be ranked first. By default it is the last in sorted order, ``classes_[1]``, as in
-        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure.
+        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure. Rank rows by
+        ``score_samples``: ``decision_function`` rises with ``classes_[1]`` whatever ``pos_label`` is.
     cv : int, cross-validation generator, iterable or None, default=5
         The folds that decide whether the start is left, as in scikit-learn; an int makes stratified folds of shuffled
         rows. The fit takes as many times longer. None leaves no rows out, for the plain minimiser of the objective.

@@ -40,7 +40,8 @@ class AveragePrecisionClassifierCV(PrecisionRanker):
         The folds, as in scikit-learn; an int makes stratified folds of shuffled rows.
     pos_label : object, default=None
         The class that is to be ranked first. By default it is the last in sorted order, ``classes_[1]``, as in
-        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure.
+        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure. Rank rows by
+        ``score_samples``: ``decision_function`` rises with ``classes_[1]`` whatever ``pos_label`` is.
     standard_errors : float, default=0.5
         How clearly a choice must beat the start. 0 takes the best mean.
     max_iter : int, default=25

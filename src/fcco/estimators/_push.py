@@ -69,7 +69,8 @@ class PNormPushClassifier(BipartiteRanker):
         Margin of the hinges.
     pos_label : object, default=None
         The class that is to be ranked first. By default it is the last in sorted order, ``classes_[1]``, as in
-        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure.
+        scikit-learn, and the fit warns if that class has more than half of the rows. Pass it to be sure. Rank rows by
+        ``score_samples``: ``decision_function`` rises with ``classes_[1]`` whatever ``pos_label`` is.
     outer_batch : int, default=32
         Negatives of a batch.
     inner_batch : int, default=32

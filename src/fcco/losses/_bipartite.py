@@ -186,6 +186,8 @@ class AveragePrecisionLoss(TemperedLoss):
         check_own_term(own_term)
         self.surrogate = ell
         self.own_term: OwnTerm = own_term
+        if isinstance(temperature, str) and temperature != "auto":
+            raise ValueError(f"temperature must be a number, a function or 'auto'; got {temperature!r}")
         self._set_temperature(1.0 if temperature == "auto" else temperature)
         self.deviation = ScoreDeviation(self._sizes()) if temperature == "auto" else None
         if temperature == "auto":
@@ -327,10 +329,11 @@ class AveragePrecisionLoss(TemperedLoss):
         if (is_last or reads_are_free(outside)) and bool(self._outside):
             self._in_range = _PROBABLE_STEPS
         elif is_last:
+            reason = f"whose differences are small beside the temperature ({self.temperature!r})"
             warnings.warn(
-                f"all scores of {_PROBABLE_STEPS} steps were in [0, 1]: pass logits rather than probabilities, whose "
-                f"differences are small beside the temperature ({self.temperature!r})",
-                stacklevel=5,
+                f"all scores of {_PROBABLE_STEPS} steps were in [0, 1]: pass logits rather than probabilities, "
+                + ("whose gradients vanish near 0 and 1" if self.temperature == "auto" else reason),
+                stacklevel=6,
             )
 
     def _check(self, pool: Pool) -> None:
