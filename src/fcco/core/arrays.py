@@ -119,9 +119,11 @@ def ascending(values: Array) -> Array:
     return values.sort()[0] if isinstance(values, torch.Tensor) else np.sort(values)
 
 
-def order_of(values: Array) -> Array:
-    """Return the places of values in ascending order; equal ones stay in theirs."""
-    return values.argsort(stable=True) if isinstance(values, torch.Tensor) else values.argsort(kind="stable")
+def order_of(values: Array, *, stable: bool = True) -> Array:
+    """Return the places of values in ascending order; equal ones stay in theirs, which takes NumPy four times as long."""
+    if isinstance(values, torch.Tensor):
+        return values.argsort(stable=stable)
+    return values.argsort(kind="stable" if stable else None)
 
 
 def repeated(values: Array, counts: Array) -> Array:

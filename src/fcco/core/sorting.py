@@ -18,6 +18,7 @@ from fcco.core.arrays import (
     order_of,
     peaks,
     places_of,
+    stacked,
     taken,
     wide,
 )
@@ -54,35 +55,37 @@ def ramp_sums(
     (home, place), (cell, local) = _cells(a), _cells(d)
     if group is None:  # far from 0, where neighbouring numbers are further apart, an anchor meets its equals only
         reach = width * (abs(a) < width / xp.finfo(a.dtype).eps)
-        key, first, edges = d, None, xp.stack([a - reach, home * width, a, (home + 1) * width, a + reach])
+        key, first, edges = d, None, stacked([a - reach, home * width, a, (home + 1) * width, a + reach])
     else:  # the cells of a group lie behind those of the last; what is lost of a place moves no candidate by a cell
         start, part = cell.min(), (1 - 2.0**-20) / width
         cells = cell.max() - start + 1
         key = cell - start + local.clip(0, width * (1 - 2.0**-50)) * part + group[1] * cells
         at, behind = (home - start).clip(-2, cells + 1), group[0] * cells
-        edges = xp.stack([at - 1 + place * part, at, at + place * part, at + 1, at + 1 + place * part])
+        edges = stacked([at - 1 + place * part, at, at + place * part, at + 1, at + 1 + place * part])
         edges, first = edges.clip(0, cells) + behind, behind
-    order = order_of(key)
+    order, rank = order_of(key, stable=False), order_of(edges[2], stable=False)
     key, c, local = taken(key, order), taken(c, order, 1), taken(local, order)
+    place, edges = taken(place, rank), taken(edges, rank, 1)  # a search is fast for numbers in order
+    first = None if first is None else taken(first, rank)
     ends = xp.searchsorted(key, edges.reshape(-1)).reshape(edges.shape)
     here = xp.searchsorted(key, edges[2], side="right")
     if first is not None:
         here, first = xp.minimum(here, xp.searchsorted(key, first + cells)), xp.searchsorted(key, first)
     ahead, behind = xp.minimum(ends[1], here), xp.maximum(ends[3], here)
-    ends = xp.stack([xp.minimum(ends[0], ahead), ahead, here, behind, xp.maximum(ends[4], behind)])
-    moments = xp.stack([c, c * local, c * (local * local)])
+    ends = stacked([xp.minimum(ends[0], ahead), ahead, here, behind, xp.maximum(ends[4], behind)])
+    moments = stacked([c, c * local, c * (local * local)])
     moments = xp.concatenate([0 * moments[..., :1], moments.cumsum(2)], 2)
     upto = taken(moments, ends.reshape(-1), 2).reshape(3, len(c), *ends.shape)
     mass, one, two = upto[:, :, 1:] - upto[:, :, :-1]
     above = upto[0, :, 2] if first is None else upto[0, :, 2] - taken(moments[0], first, 1)
-    offset = xp.stack([place, place - width, place + width, place])
+    offset = stacked([place, place - width, place + width, place])
     value = above - _signed((offset * mass - 2 * one) * offset + two) / (2 * width * width)
     slope = -_signed(offset * mass - one) / (width * width)
 
     def by_candidates(grad: Array) -> Array:
         """What a part's candidates get is linear in their place: added where it begins, taken off at its end."""
-        grad = wide(grad)[:, None] / (width * width)
-        lines = xp.stack([grad * offset, grad + 0 * offset])
+        grad = taken(wide(grad), rank, 1)[:, None] / (width * width)
+        lines = stacked([grad * offset, grad + 0 * offset])
         lines[:, :, :2] *= -1
         flat = lines.reshape(2 * len(c), -1)
         size = len(local) + 1
@@ -90,7 +93,8 @@ def ramp_sums(
         level, tilt = passing.cumsum(1)[:, :-1].reshape(2, *c.shape)
         return _scattered(c * (level - tilt * local), order)
 
-    return _without(same, Sorted(value, slope, by_candidates), Surrogate("ramp"), a, d, wide(weight), -1.0)
+    sums = Sorted(_scattered(value, rank), _scattered(slope, rank), by_candidates)
+    return _without(same, sums, Surrogate("ramp"), a, d, wide(weight), -1.0)
 
 
 def _cells(depth: Array) -> tuple[Array, Array]:
@@ -148,7 +152,7 @@ def _shifted(sums: Array, back: bool = False) -> Array:
 
 
 def _scattered(values: Array, order: Array) -> Array:
-    result = 0 * values
+    result = namespace(values).empty_like(values)
     result[:, order] = values
     return result
 
@@ -176,7 +180,7 @@ def ordered_log_sums(
 
     Log-hazards are relative to the largest. The slope is 1, and -inf stands for an empty sum.
     """
-    xp, size, order = namespace(candidates), len(candidates), order_of(candidate_keys)
+    xp, size, order = namespace(candidates), len(candidates), order_of(candidate_keys, stable=False)
     e = weight * xp.exp(wide(candidates))
     first = xp.searchsorted(taken(candidate_keys, order), keys)
     sums = flipped(flipped(taken(e, order, 1)).cumsum(1))
