@@ -120,7 +120,7 @@ def ascending(values: Array) -> Array:
 
 
 def order_of(values: Array, *, stable: bool = True) -> Array:
-    """Return the places of values in ascending order; equal ones stay in theirs, which takes NumPy four times as long."""
+    """Return the places of values in ascending order; equal ones stay in theirs, which takes longer."""
     if isinstance(values, torch.Tensor):
         return values.argsort(stable=stable)
     return values.argsort(kind="stable" if stable else None)

@@ -178,7 +178,7 @@ def score_sums(
         c = stacked(columns)
 
         def by_products(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
-            grad = grad / tau
+            grad = divided(grad, tau)
             to_anchors = None if side == "candidates" else -((c @ slope.T) * grad).sum(0)
             to_candidates = None if side == "anchors" else ((grad @ slope) * scaled(c, scale)).sum(0)
             return (to_anchors,), (to_candidates,)
@@ -186,7 +186,7 @@ def score_sums(
         return c @ value.T, by_products
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
-        return cells.to_scores(slope * spread(grad / tau, columns, cells.taken(scale)), side)
+        return cells.to_scores(slope * spread(divided(grad, tau), columns, cells.taken(scale)), side)
 
     return namespace(candidates).stack([(value * c).sum(1) for c in columns]), backward
 
@@ -232,7 +232,7 @@ def _finish(made: Sorted, like: Array, tau: float | Array = 1.0) -> tuple[Array,
     """Return sorted sums as a kernel does."""
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
-        grad = grad / tau
+        grad = divided(grad, tau)
         to_anchors = None if side == "candidates" else cast(-added_up(made.slope * grad), like)
         to_candidates = None if side == "anchors" else cast(added_up(scaled(made.by_candidates(grad), scale)), like)
         return (to_anchors,), (to_candidates,)
@@ -278,7 +278,7 @@ def score_log_sums(anchors: Array, candidates: Array, pairs: Pairs, tau: float |
     logs, back = log_sums(differences(anchors, cells.taken(candidates), tau), pairs)
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
-        return cells.to_scores(back(grad / tau, cells.taken(scale)), side)
+        return cells.to_scores(back(divided(grad, tau), cells.taken(scale)), side)
 
     return logs, backward
 
@@ -292,7 +292,7 @@ def surrogate_log_sums(
     logs, back = log_sums(value / tau, pairs)
 
     def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
-        by_pair = back(grad / tau, cells.taken(scale))  # a pair in no relation may have a slope of inf
+        by_pair = back(divided(grad, tau), cells.taken(scale))  # a pair in no relation may have a slope of inf
         return cells.to_scores(namespace(by_pair).where(by_pair == 0, by_pair, by_pair * slope), side)
 
     return logs, backward
@@ -397,6 +397,11 @@ def differences(anchors: Array, candidates: Array, tau: float | Array = 1.0) -> 
     if is_one(tau):
         return t
     return t / tau if isinstance(tau, float) or not tau.ndim else t / tau[:, None]
+
+
+def divided(grad: Array, tau: float | Array) -> Array:
+    """Return gradients divided by a temperature."""
+    return grad if is_one(tau) else grad / tau
 
 
 def is_one(tau: float | Array) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fcco.core.arrays import Array, namespace
+from fcco.core.arrays import Array, namespace, stacked
 
 
 class Outer:
@@ -49,11 +49,11 @@ class Share(Outer):
         if not self.log:
             total = one + two
             per = 1 / (one if self.likelihood else total)
-            return xp.stack([-(two / total) * per, (one / total) * per], 1)
+            return stacked([-(two / total) * per, (one / total) * per]).T
         total = xp.logaddexp(one, two)
         of_two = xp.exp(two - total)
         slope = of_two if self.likelihood else of_two * xp.exp(one - total)
-        return xp.stack([-slope, slope], 1)
+        return stacked([-slope, slope]).T
 
 
 @dataclass(frozen=True)

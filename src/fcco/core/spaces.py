@@ -139,8 +139,7 @@ class _Log:
 
     def slope(self, of_f: Array, inner: Array, at: Array) -> Array:
         xp = namespace(inner)  # at g = 0 f may have no slope, and inf * 0 is not 0
-        ratio = xp.exp(inner - at.clip(xp.finfo(at.dtype).min, None))
-        return xp.where(inner > -math.inf, of_f * ratio, 0.0)
+        return xp.where(inner > -math.inf, of_f * xp.exp(inner - at), 0.0)
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         held = inner.detach()

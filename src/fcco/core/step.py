@@ -258,20 +258,22 @@ def take_step(
     new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(counts.sum()), space))
     total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
     outer = objective.outer_of(kept, share)
-    value, of_f = evaluate(outer, batch, new, rows, share / (total + TINY), mine, ranks)
-    f_at, f_rows, f_inner, f_share, here = where, rows, inner, share, mine
+    weight = share / (total + TINY)
+    value, of_f = evaluate(outer, batch, new, rows, weight, mine, ranks)
+    f_at, f_rows, f_inner, here = where, rows, inner, mine
     if batch.sample is not None:
-        f_at, f_rows, f_inner, f_share, here = where[mine], rows[mine], inner[mine], share[mine], slice(None)
+        f_at, f_rows, f_inner, here = where[mine], rows[mine], inner[mine], slice(None)
     slope = outer.slope(f_at, f_rows, batch.sample)
     sides: Side = "anchors" if two_sided else "both"
-    mean, meets, divisor = None, None, total
+    mean, meets = None, None
     if memory is not None:
         mean, meets = expected(objective, batch, memory, counted(stratum, objective.strata, count), share)
     if mean is not None and two_sided:
         divisor = mean[: objective.strata].sum()
         if objective.stratum_parts is not None:
             divisor = taken(mean[: objective.strata] / objective.stratum_parts.clip(TINY, None), stratum)
-    slopes = weighed(space.slope(slope, f_inner, f_at), f_share / (divisor + TINY))
+        weight = share / (divisor + TINY)
+    slopes = weighed(space.slope(slope, f_inner, f_at), weight if batch.sample is None else weight[mine])
     to_anchors, by_candidates, *to_parameters = made.backward(slopes[here], sides)
     refreshed = None
     if memory is not None and meets is not None and two_sided:

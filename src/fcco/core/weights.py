@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from fcco.core.arrays import Array, namespace
+from fcco.core.arrays import Array, is_positive, namespace
 
 SelfTerm = Literal["exact", "sampled", "bounded"] | None
 TINY = 1e-30
@@ -61,7 +61,8 @@ def weigh(
     if relation is None or term == "sampled":
         each = sizes / there.clip(1, None)
         if fill:
-            each = each * (sizes.sum(0) / ((each * there).sum(0) + TINY))
+            if not is_positive(there):
+                each = each * (sizes.sum(0) / ((each * there).sum(0) + TINY))
             known = there.sum(0) > 0 if relation is None else there[relation] > 0
         else:
             known = ((there > 0) | (sizes <= 0)).all(0)
@@ -87,7 +88,7 @@ def weigh_fresh(sizes: Array, fresh: Array, held: Array, relation: int | None, t
     """
     rest = sizes if relation is None else less(sizes, relation, 1.0).clip(0, None)
     each, own = rest / fresh.clip(1, None), None
-    if fill:
+    if fill and not is_positive(fresh):
         each = each * (rest.sum(0) / ((each * fresh).sum(0) + TINY))
     if relation is not None and term is not None:
         part = sizes[relation] / held[relation].clip(1, None)
