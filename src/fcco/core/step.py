@@ -178,7 +178,9 @@ class Step(NamedTuple):
     new: Array
     """What these rows become."""
     share: Array
-    """0 for rows that are only padding."""
+    """How much f of each counts."""
+    written: Array
+    """Which of them are more than padding, [m] of bool."""
     rate: Rate
     before: Array
     """What the rows held."""
@@ -248,14 +250,15 @@ def take_step(
     # Every process updates the rows of all of them, so that their tables stay the same.
     (inner, share, count, kept), mine = ranks.exchange(made.inner, made.share, made.count, pooled.inner)
     rows = at(batch.rows, batch.every)
-    met, counts = kept, share > 0
+    met, written = kept, share > 0
+    distinct = written
     if batch.repeats:  # a row is updated once, by the mean of its estimates
-        slot, weight = slots_of(rows), cast(counts, share)
+        slot, weight = slots_of(rows), cast(written, share)
         there = counted(slot, len(rows), weight)
-        met = xp.where(column(counts, met), taken(space.group_mean(met, slot, weight, there), slot), met)
-        counts = there > 0
+        distinct, written = there > 0, taken(there, slot) > 0
+        met = xp.where(column(written, met), taken(space.group_mean(met, slot, weight, there), slot), met)
     before, rate = table.read(rows, met), table.rate(rows)
-    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(counts.sum()), space))
+    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(distinct.sum()), space))
     total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
     outer = objective.outer_of(kept, share)
     weight = share / (total + TINY)
@@ -288,7 +291,7 @@ def take_step(
         parts = zip(to_anchors, by_candidates, strict=True)
         gradients = [ranks.sum(b if a is None else added(b, a, batch.anchors)) for a, b in parts]
     extra = with_graph(objective.parameters, to_parameters, of_f)
-    return Step(value, tuple(gradients), rows, new, share, rate, before, kept, refreshed, mean, extra, outer)
+    return Step(value, tuple(gradients), rows, new, share, written, rate, before, kept, refreshed, mean, extra, outer)
 
 
 def evaluate(
@@ -407,6 +410,8 @@ def weigh_refresh(objective: Objective, anchors: Any, batch: Batch, memory: Reme
     term, relation = objective.self_term, objective.self_relation
     w, there = weigh_fresh(sizes, fresh, fresh + held, relation, term, objective.fills), fresh + held
     there = there if relation is None else less(there, relation, 1.0)
+    if memory.anchors is None:  # an empty place is not itself in the pool
+        there = namespace(there).maximum(there, fresh)
     if objective.dim > 1:
         return w, (w.known * fresh / there.clip(1, None)).T
     return w, w.known.all(0) * (fresh.sum(0) / there.sum(0).clip(1, None))

@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from fcco._checks import (
     NotFiniteError,
@@ -102,7 +103,6 @@ class ObjectiveLoss(nn.Module):
         """The number of rows of the table."""
         return self.table.n
 
-    @eager
     def forward(self, *columns: Any, index: Any = None) -> Tensor:
         """Return the loss of a batch, which in training is a step.
 
@@ -118,11 +118,31 @@ class ObjectiveLoss(nn.Module):
         Tensor
             The loss, a scalar.
         """
+        if is_compiling() and not self._can_be_traced(columns):
+            return self._untraced(columns, index)
+        return self._call(columns, index)
+
+    def _can_be_traced(self, columns: Sequence[Any]) -> bool:
+        """Return whether a step can be part of a graph: nothing is to be made first, and no message to be sent."""
+        if isinstance(columns[0], Tensor) and (Tensor, self._dtype(columns), columns[0].device) not in self._objectives:
+            return False
+        return current_group(self.layout) is None and (self.memory is None or self.memory.n_columns > 0)
+
+    @eager
+    def _untraced(self, columns: Sequence[Any], index: Any) -> Tensor:
+        if isinstance(columns[0], Tensor):  # for the next call
+            self._objective_like(columns[0].detach().to(self._dtype(columns)))
+        return self._call(columns, index)
+
+    def _dtype(self, columns: Sequence[Any]) -> torch.dtype:
+        return wider(columns[0].dtype, self.table.dtype)
+
+    def _call(self, columns: Sequence[Any], index: Any) -> Tensor:
         takes_step = self.training and torch.is_grad_enabled()
         if takes_step and index is None and not isinstance(self.rule, BSGD):
             raise missing_index(f"{self.rule} keeps a row for every example")
         group = current_group(self.layout) if takes_step else None
-        with np.errstate(all="ignore"):
+        with nullcontext() if is_compiling() else np.errstate(all="ignore"):
             if not takes_step:
                 self.check(columns)
                 gradients, value = self._of_batch(columns)
@@ -180,7 +200,7 @@ class ObjectiveLoss(nn.Module):
     ) -> tuple[Sequence[Any], Any]:
         """Take a step; return the gradients of the outputs, and the value."""
         table, memory = self.table, self.memory
-        dtype = wider(columns[0].dtype, table.dtype)
+        dtype = self._dtype(columns)
         count = self.objective.outputs
         given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
         numpy = ranks is None and self._takes_arrays(given)
@@ -191,7 +211,8 @@ class ObjectiveLoss(nn.Module):
         with nullcontext() if numpy else _plain_torch(rows.device):
             if ordered is not None and not numpy:
                 ordered = torch.from_numpy(ordered)
-            batch = as_batch(objective, x, rows.numpy() if numpy else rows, ordered=ordered, mine=mine)
+            rows = rows.numpy() if numpy else rows
+            batch = as_batch(objective, x, rows, ordered=ordered, mine=mine, fixed=is_compiling())
             if ranks is not None:
                 ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
                 ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
@@ -368,10 +389,12 @@ def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any]) -> T
     loss: Any = None
     for output, gradient in zip(outputs, gradients, strict=True):
         part = as_dtype(gradient if isinstance(gradient, Tensor) else torch.from_numpy(gradient), output.dtype)
+        if is_compiling():  # a compiler may work it out again for the backward pass, but for a cumulative sum
+            part = part[None].cumsum(0)[0]
         term = torch.dot(output, part) if output.dim() == 1 else torch.dot(output.reshape(-1), part.reshape(-1))
         loss = term if loss is None else loss + term
     loss.detach().copy_(value) if isinstance(value, Tensor) else loss.detach().fill_(float(value))
-    if loss.requires_grad:
+    if loss.requires_grad and not is_compiling():
         loss.grad_fn.register_prehook(_refuse_second_derivatives)
     return loss
 

@@ -119,7 +119,7 @@ class OutputMemory(nn.Module):
         new, rank = so_far[-1], (so_far * member).sum(1) - 1
         fits = (rank >= 0) & (taken(new, ring) - rank <= self.size)
         place = xp.where(fits, ring * self.size + (taken(cursor, ring) + rank) % self.size, len(row) - 1)
-        born[memory.pool.weight == 0] = -1
+        born[...] = xp.where(memory.pool.weight > 0, born, -1)
         row[place], born[place], share[place] = batch.rows if knows_rows else -1, count, 0.0
         of_anchors = place if batch.every is None else taken(place, batch.every)
         at[of_anchors], share[of_anchors] = step.kept, step.share

@@ -53,9 +53,11 @@ class TableRows:
     def write(self, step: Step) -> None:
         """Write the rows of a step."""
         table, rows, new, seen = self.table, step.rows, step.new, self.seen
+        if not can_read(new):
+            table.write(rows, new, step.rate, step.written)
+            return
         if not is_positive(step.share):
-            counts = step.share > 0
-            rows, new, seen = rows[counts], new[counts], seen[counts]
+            rows, new, seen = (part[step.written] for part in (rows, new, seen))
         if not self.numpy or table.decays or new.dtype != self.buffers["u"].dtype:
             rows, new, rate = (torch.as_tensor(part) for part in (rows, new, step.rate))
             table.write(rows, new, rate)
