@@ -248,14 +248,13 @@ def take_step(
     # Every process updates the rows of all of them, so that their tables stay the same.
     (inner, share, count, kept), mine = ranks.exchange(made.inner, made.share, made.count, pooled.inner)
     rows = at(batch.rows, batch.every)
-    met, counts = kept, share > 0
+    met, there = kept, share
     if batch.repeats:  # a row is updated once, by the mean of its estimates
-        slot, weight = slots_of(rows), cast(counts, share)
+        slot, weight = slots_of(rows), cast(share > 0, share)
         there = counted(slot, len(rows), weight)
-        met = xp.where(column(counts, met), taken(space.group_mean(met, slot, weight, there), slot), met)
-        counts = there > 0
+        met = xp.where(column(share > 0, met), taken(space.group_mean(met, slot, weight, there), slot), met)
     before, rate = table.read(rows, met), table.rate(rows)
-    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(counts.sum()), space))
+    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage((there > 0).sum()), space))
     total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
     outer = objective.outer_of(kept, share)
     weight = share / (total + TINY)
