@@ -186,7 +186,9 @@ def ordered_log_sums(
     sums = flipped(flipped(taken(e, order, 1)).cumsum(1))
     total = taken(xp.concatenate([sums, 0 * sums[:, :1]], 1), first, 1)
     if same is not None:
-        own = taken(e, same.candidates, 1) * (taken(candidate_keys, same.candidates) >= same.at_anchors(keys))
+        own = taken(e, same.candidates, 1)
+        if not same.is_each:  # copies may have other keys
+            own = own * (taken(candidate_keys, same.candidates) >= taken(keys, same.anchors))
         total = (total - same.by_anchors(own, len(keys))).clip(0, None)
     is_some = total > 0
 
