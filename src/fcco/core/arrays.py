@@ -98,10 +98,10 @@ def stacked(parts: list[Array]) -> Array:
 
 
 def is_positive(values: Array) -> bool:
-    """Return whether all numbers are known to be above 0."""
+    """Return whether numbers of at least 0 are known to be all above it."""
     if isinstance(values, torch.Tensor):
-        return can_read(values) and bool((values > 0).all())
-    return np.count_nonzero(values > 0) == values.size
+        return can_read(values) and bool(values.all())
+    return np.count_nonzero(values) == values.size
 
 
 def row_sums(x: Array) -> Array:
@@ -109,9 +109,11 @@ def row_sums(x: Array) -> Array:
     return x @ namespace(x).ones_like(x[0]) if len(x) else x.sum(1)
 
 
-def flipped(values: Array) -> Array:
-    """Return values with the last axis from its end; a view takes NumPy no time."""
-    return values.flip(-1) if isinstance(values, torch.Tensor) else values[..., ::-1]
+def flipped(values: Array, axis: int = -1) -> Array:
+    """Return values with the first or the last axis from its end; a view takes NumPy no time."""
+    if isinstance(values, torch.Tensor):
+        return values.flip(axis)
+    return values[::-1] if axis == 0 else values[..., ::-1]
 
 
 def ascending(values: Array) -> Array:

@@ -64,7 +64,7 @@ class Same(NamedTuple):
     is_sparse: bool = True
     """Whether these are places rather than rows."""
     is_each: bool = False
-    """Whether there is one pair for each anchor, in their order."""
+    """Whether there is one pair for each anchor, in their order: the anchor itself, and no copy."""
 
     def at_anchors(self, values: Array) -> Array:
         """Return for each pair what belongs to its anchor, given [m] or [S, m]."""

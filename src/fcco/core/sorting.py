@@ -87,9 +87,8 @@ def ramp_sums(
         grad = taken(wide(grad), rank, 1)[:, None] / (width * width)
         lines = stacked([grad * offset, grad + 0 * offset])
         lines[:, :, :2] *= -1
-        flat = lines.reshape(2 * len(c), -1)
-        size = len(local) + 1
-        passing = counted(ends[:-1].reshape(-1), size, flat) - counted(ends[1:].reshape(-1), size, flat)
+        steps = xp.concatenate([lines[:, :, :1], lines[:, :, 1:] - lines[:, :, :-1], -lines[:, :, -1:]], 2)
+        passing = counted(ends.reshape(-1), len(local) + 1, steps.reshape(2 * len(c), -1))
         level, tilt = passing.cumsum(1)[:, :-1].reshape(2, *c.shape)
         return _scattered(c * (level - tilt * local), order)
 
@@ -186,7 +185,9 @@ def ordered_log_sums(
     sums = flipped(flipped(taken(e, order, 1)).cumsum(1))
     total = taken(xp.concatenate([sums, 0 * sums[:, :1]], 1), first, 1)
     if same is not None:
-        own = taken(e, same.candidates, 1) * (taken(candidate_keys, same.candidates) >= same.at_anchors(keys))
+        own = taken(e, same.candidates, 1)
+        if not same.is_each:  # copies may have other keys
+            own = own * (taken(candidate_keys, same.candidates) >= taken(keys, same.anchors))
         total = (total - same.by_anchors(own, len(keys))).clip(0, None)
     is_some = total > 0
 

@@ -250,15 +250,14 @@ def take_step(
     # Every process updates the rows of all of them, so that their tables stay the same.
     (inner, share, count, kept), mine = ranks.exchange(made.inner, made.share, made.count, pooled.inner)
     rows = at(batch.rows, batch.every)
-    met, written = kept, share > 0
-    distinct = written
+    met, written, there = kept, share > 0, share
     if batch.repeats:  # a row is updated once, by the mean of its estimates
         slot, weight = slots_of(rows), cast(written, share)
         there = counted(slot, len(rows), weight)
-        distinct, written = there > 0, taken(there, slot) > 0
+        written = taken(there, slot) > 0
         met = xp.where(column(written, met), taken(space.group_mean(met, slot, weight, there), slot), met)
     before, rate = table.read(rows, met), table.rate(rows)
-    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(distinct.sum()), space))
+    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage((there > 0).sum()), space))
     total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
     outer = objective.outer_of(kept, share)
     weight = share / (total + TINY)

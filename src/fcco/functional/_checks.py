@@ -69,7 +69,7 @@ def check_floats(tensor: Any, name: str, shape: str = "[n]", *, zero_weight: boo
     values = tensor.detach()
     if zero_weight:
         refuse_where(name, values, ~(values < math.inf), "finite or -inf")
-    elif not (reads_are_free(values) and math.isfinite(values.sum())):  # one reduction usually decides
+    elif not (reads_are_free(values) and math.isfinite(values.sum().item())):  # one reduction usually decides
         refuse_where(name, values, ~values.isfinite(), "finite")
     if room == 1.0:
         return

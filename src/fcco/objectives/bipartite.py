@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, namespace, ones, taken, wide
+from fcco.core.arrays import Array, flipped, namespace, ones, taken, wide
 from fcco.core.kernels import Backward, Pairs, moments, score_sums
 from fcco.core.objective import Objective
 from fcco.core.outers import Margin, Power, Share
@@ -110,7 +110,7 @@ class AveragePrecision(Bipartite):
         return positive, ~positive
 
     def by_relation(self, x: Any, counts: Array) -> Array:
-        return self.of_class(x, counts)[[1, 0]]
+        return flipped(self.of_class(x, counts), 0)
 
     def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
         return score_sums(anchors.score, candidates.score, self.surrogate, pairs, self.tau)
