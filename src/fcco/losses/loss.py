@@ -211,8 +211,8 @@ class ObjectiveLoss(nn.Module):
         with nullcontext() if numpy else _plain_torch(rows.device):
             if ordered is not None and not numpy:
                 ordered = torch.from_numpy(ordered)
-            rows = rows.numpy() if numpy else rows
-            batch = as_batch(objective, x, rows, ordered=ordered, mine=mine, fixed=is_compiling())
+            given_rows = rows.numpy() if numpy else rows
+            batch = as_batch(objective, x, given_rows, ordered=ordered, mine=mine, fixed=is_compiling())
             if ranks is not None:
                 ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
                 ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
