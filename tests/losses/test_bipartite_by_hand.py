@@ -252,7 +252,7 @@ def test_parameters_of_a_surrogate_are_trained(make):
 
 
 def test_a_table_elsewhere_is_named():
-    with pytest.raises(ValueError, match="inner is on cpu, the table on meta"):
+    with pytest.raises(ValueError, match="the batch is on cpu, and what the loss keeps on meta"):
         losses.AveragePrecisionLoss(N, N_POS, memory=0).to("meta")(torch.randn(8), torch.arange(8) % 2, torch.arange(8))
 
 

@@ -22,7 +22,7 @@ INVALID = [
     (-1.0, ValueError, "temperature must be finite and above 0; got -1.0"),
     (math.nan, ValueError, "temperature must be finite and above 0; got nan"),
     (math.inf, ValueError, "temperature must be finite and above 0; got inf"),
-    ("a", TypeError, "temperature must be a number; got str"),
+    ("a", TypeError, "temperature must be a number"),
     (True, TypeError, "temperature must be a number; got bool"),
     (None, TypeError, "temperature must be a number; got NoneType"),
 ]

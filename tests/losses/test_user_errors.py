@@ -143,7 +143,7 @@ def test_probabilities_get_one_warning(options):
 
 
 def test_a_misspelt_temperature():
-    with pytest.raises(ValueError, match="temperature must be a number, a function or 'auto'; got 'Auto'"):
+    with pytest.raises(TypeError, match="temperature must be a number, a function or 'auto'; got 'Auto'"):
         losses.AveragePrecisionLoss(16, 8, temperature="Auto")
 
 

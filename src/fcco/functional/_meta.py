@@ -69,7 +69,8 @@ def maml_loss(model: nn.Module, support: Data, query: Data, *, lr: float, loss: 
 
     Examples
     --------
-    >>> model = nn.Linear(1, 1)
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 1)
     >>> x = torch.randn(3, 5, 1)
     >>> maml_loss(model, (x, 2 * x), (x, 2 * x), lr=0.1).backward()
     """

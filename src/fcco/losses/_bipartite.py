@@ -187,7 +187,7 @@ class AveragePrecisionLoss(TemperedLoss):
         self.surrogate = ell
         self.own_term: OwnTerm = own_term
         if isinstance(temperature, str) and temperature != "auto":
-            raise ValueError(f"temperature must be a number, a function or 'auto'; got {temperature!r}")
+            raise TypeError(f"temperature must be a number, a function or 'auto'; got {temperature!r}")
         self._set_temperature(1.0 if temperature == "auto" else temperature)
         self.deviation = ScoreDeviation(self._sizes()) if temperature == "auto" else None
         if temperature == "auto":
