@@ -9,7 +9,10 @@ import pytest
 import torch
 
 import fcco
+from fcco.core.outers import FromFunction
 from fcco.losses.loss import ObjectiveLoss, attach
+from fcco.objectives.contrastive import Contrastive
+from fcco.objectives.given import GivenInner
 from losses import shells
 
 every = pytest.mark.parametrize(("name", "memory"), shells.CASES)
@@ -160,3 +163,62 @@ def test_compiled_steps_are_one_graph_that_does_the_same(name, memory):
 @between_graphs
 def test_inductor_reads_buffers_as_they_were_before_the_step():
     compiled_run("ap exact", 12, "inductor")
+
+
+class Scaled(torch.nn.Module):
+    """An f with a parameter of its own, which may take a sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(0.7).double())
+
+    def forward(self, u, index, sample=None):
+        return self.factor * u.square() * (1.0 if sample is None else sample)
+
+
+@pytest.mark.parametrize("rule", [fcco.BSGD(), fcco.SOAP(0.6)], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "mask", "weights", "sample"])
+def test_given_inner_values_take_the_steps_of_coupled_loss(rule, kind):
+    f = Scaled()
+    one, other = ObjectiveLoss(GivenInner(FromFunction(f)), 9, rule=rule), fcco.CoupledLoss(f, 9, rule=rule).double()
+    assert dict(one.named_parameters()).keys() == {"outer.factor"}
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        index = torch.randint(9, (5,), generator=generator)
+        inner = torch.rand(5, generator=generator, dtype=torch.float64).requires_grad_()
+        sample = torch.rand(5, generator=generator, dtype=torch.float64).requires_grad_()
+        numbers = torch.tensor([0.0, 2.0, 1.0, 0.5, 3.0]).double()
+        options = {"mask": {"weight": numbers > 0}, "weights": {"weight": numbers}, "sample": {"sample": sample}}
+        leaves = [inner, f.factor, *([sample] if kind == "sample" else [])]
+        made = []
+        for loss in (one, other):
+            value = loss(inner, index=index, **options.get(kind, {}))
+            made.append([value.detach(), *torch.autograd.grad(value, leaves)])
+        assert all(part.abs().max() > 0 for part in made[0])
+        for part, wanted in zip(*made, strict=True):
+            torch.testing.assert_close(part, wanted)
+    torch.testing.assert_close(one.table.u, other.table.u)
+
+
+def test_a_learnt_temperature_is_a_parameter_of_the_loss():
+    views = [torch.randn(8, 3).double().requires_grad_() for _ in range(2)]
+    tau = torch.nn.Parameter(torch.tensor(0.4).double())
+    one = ObjectiveLoss(Contrastive(tau=tau), 8, rule=fcco.SOAP(0.6))
+    other = fcco.losses.ContrastiveLoss(8, temperature=tau, rule=fcco.SOAP(0.6)).double()
+    assert dict(one.named_parameters()) == {"tau": tau}
+    for _ in range(2):
+        values = one(*views, index=torch.arange(8)), other(*views, torch.arange(8))
+        for part, wanted in zip(*(torch.autograd.grad(v, [*views, tau]) for v in values), strict=True):
+            assert wanted.abs().max() > 0
+            torch.testing.assert_close(part, wanted)
+    exchanged = torch.tensor(0.9).double().requires_grad_()
+    value = torch.func.functional_call(one.eval(), {"tau": exchanged}, tuple(views))
+    assert torch.autograd.grad(value, exchanged)[0].abs() > 0
+    torch.testing.assert_close(value, other.eval()(*views, temperature=exchanged))
+    assert one.objective.tau is tau
+
+
+def test_weights_are_for_given_inner_values_only():
+    loss, outputs = shells.make("ap"), torch.randn(4, 2).double()
+    with pytest.raises(TypeError, match="weight is not defined where examples are compared"):
+        loss(*shells.columns("ap", outputs, torch.arange(4)), index=torch.arange(4), weight=torch.ones(4))

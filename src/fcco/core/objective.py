@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -154,6 +154,12 @@ class Objective:
     def outer_of(self, inner: Array, share: Array) -> Outer:
         """Return f for a step, given the estimates of all anchors of a batch and their shares."""
         return self.outer
+
+    def with_parameters(self, parameters: Any) -> Self:
+        """Set parameters by their names; return this objective."""
+        for name in vars(self).keys() & parameters.keys():
+            setattr(self, name, parameters[name])
+        return self
 
     def alone(self) -> Objective:
         """Return the objective of a batch that is the whole population."""

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fcco._checks import (
     as_index,
     check_one_each,
     check_rows,
+    check_weight,
     is_plain,
     missing_index,
     reads_are_free,
@@ -34,7 +35,7 @@ from fcco._table import InnerTable
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule, is_per_row
 from fcco.core.spaces import as_dtype, wider
-from fcco.core.step import ALONE, Step, as_batch, take_step
+from fcco.core.step import ALONE, Batch, Step, as_batch, take_step
 from fcco.functional._checks import check_floats
 from fcco.losses.memory import OutputMemory
 from fcco.losses.table import FirstRows, TableRows
@@ -90,6 +91,11 @@ class ObjectiveLoss(nn.Module):
             )
         self.objective, self.rule, self.init = objective, rule, rule.start
         self._objectives: dict[Any, Objective] = {}
+        for name, value in {**vars(objective), **vars(objective.outer), "outer": objective.outer}.items():
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            elif isinstance(getattr(value, "function", None), nn.Module):
+                self.add_module(name, value.function)
         self.table = InnerTable(n, objective.dim, objective.log, visits=is_per_row(rule.rate), decays=rule.decays)
         self.table.identity = {"kind": type(self).__name__}
         size = whole_number("memory", memory, least=0)
@@ -103,7 +109,7 @@ class ObjectiveLoss(nn.Module):
         """The number of rows of the table."""
         return self.table.n
 
-    def forward(self, *columns: Any, index: Any = None) -> Tensor:
+    def forward(self, *columns: Any, index: Any = None, weight: Any = None, sample: Any = None) -> Tensor:
         """Return the loss of a batch, which in training is a step.
 
         Parameters
@@ -112,6 +118,11 @@ class ObjectiveLoss(nn.Module):
             The columns of the objective.
         index : Tensor of shape (B,) or None, default None
             The rows of the batch in the training set, in [0, n). A loss without a table does not need them.
+        weight : Tensor of shape (B,) or None, default None
+            The weight of each f, of which the loss is then the sum, or a mask of bool. For objectives whose anchors are
+            not compared with each other.
+        sample : object or None, default None
+            What f is evaluated on, as its third argument.
 
         Returns
         -------
@@ -119,8 +130,8 @@ class ObjectiveLoss(nn.Module):
             The loss, a scalar.
         """
         if is_compiling() and not self._can_be_traced(columns):
-            return self._untraced(columns, index)
-        return self._call(columns, index)
+            return self._untraced(columns, index, weight, sample)
+        return self._call(columns, index, weight, sample)
 
     def _can_be_traced(self, columns: Sequence[Any]) -> bool:
         """Return whether a step can be part of a graph: nothing is to be made first, and no message to be sent."""
@@ -129,15 +140,15 @@ class ObjectiveLoss(nn.Module):
         return current_group(self.layout) is None and (self.memory is None or self.memory.n_columns > 0)
 
     @eager
-    def _untraced(self, columns: Sequence[Any], index: Any) -> Tensor:
+    def _untraced(self, columns: Sequence[Any], *others: Any) -> Tensor:
         if isinstance(columns[0], Tensor):  # for the next call
             self._objective_like(columns[0].detach().to(self._dtype(columns)))
-        return self._call(columns, index)
+        return self._call(columns, *others)
 
     def _dtype(self, columns: Sequence[Any]) -> torch.dtype:
         return wider(columns[0].dtype, self.table.dtype)
 
-    def _call(self, columns: Sequence[Any], index: Any) -> Tensor:
+    def _call(self, columns: Sequence[Any], index: Any, weight: Any, sample: Any) -> Tensor:
         takes_step = self.training and torch.is_grad_enabled()
         if takes_step and index is None and not isinstance(self.rule, BSGD):
             raise missing_index(f"{self.rule} keeps a row for every example")
@@ -145,13 +156,13 @@ class ObjectiveLoss(nn.Module):
         with nullcontext() if is_compiling() else np.errstate(all="ignore"):
             if not takes_step:
                 self.check(columns)
-                gradients, value = self._of_batch(columns)
+                made = self._of_batch(columns, weight, sample)
             elif group is None:
-                gradients, value = self._take(columns, *self._rows(columns, index), index is not None)
-            else:  # which averages gradients
-                gradients, value = self._take_together(columns, index, GroupRanks(group))
-                gradients = [gradient * group.size for gradient in gradients]
-        loss = attach(value, columns[: self.objective.outputs], gradients)
+                rows, ordered = self._rows(columns, index)
+                made = self._take(columns, rows, ordered, index is not None, weight, sample)
+            else:
+                made = self._take_together(columns, index, weight, sample, GroupRanks(group))
+        loss = attach(made.value, columns[: self.objective.outputs], made.gradients, made.extra)
         if not self.training:
             self._watch_evaluation(loss)
         return loss
@@ -195,17 +206,19 @@ class ObjectiveLoss(nn.Module):
         rows: Tensor,
         ordered: Any,
         has_rows: bool,
+        weight: Any,
+        sample: Any,
         ranks: GroupRanks | None = None,
         mine: slice | None = None,
-    ) -> tuple[Sequence[Any], Any]:
-        """Take a step; return the gradients of the outputs, and the value."""
+    ) -> Made:
+        """Take a step."""
         table, memory = self.table, self.memory
         dtype = self._dtype(columns)
         count = self.objective.outputs
         given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
         numpy = ranks is None and self._takes_arrays(given)
         if numpy:
-            given = [c.numpy() for c in given]
+            given = [None if c is None else c.numpy() for c in given]
         objective = self._objective_like(given[0])
         x = objective.Columns(*given)
         with nullcontext() if numpy else _plain_torch(rows.device):
@@ -213,7 +226,10 @@ class ObjectiveLoss(nn.Module):
                 ordered = torch.from_numpy(ordered)
             given_rows = rows.numpy() if numpy else rows
             batch = as_batch(objective, x, given_rows, ordered=ordered, mine=mine, fixed=is_compiling())
-            if ranks is not None:
+            batch = self._weighed(batch, weight, sample, dtype, numpy=numpy)
+            if ranks is not None and not objective.has_pool:
+                ranks.anchors = ranks.examples
+            elif ranks is not None:
                 ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
                 ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
             view = TableRows(table, self.rule, self.init, self.n_outer, numpy=numpy)
@@ -230,39 +246,59 @@ class ObjectiveLoss(nn.Module):
                 memory.remember(rings, objective, batch, step, recalled, knows_rows=has_rows)
         for observer in self.observers:
             observer(_visit(step, view))
-        return step.gradients, step.value
+        return Made.of(step, weight)
 
-    def _take_together(self, columns: Sequence[Any], index: Any, ranks: GroupRanks) -> tuple[Sequence[Any], Any]:
+    def _weighed(self, batch: Batch, weight: Any, sample: Any, dtype: torch.dtype, *, numpy: bool = False) -> Batch:
+        """Return a batch with what the caller says of each f."""
+        if weight is not None:
+            if self.objective.has_pool:
+                raise TypeError("weight is not defined where examples are compared with each other")
+            share = check_weight(weight, torch.empty(len(batch.x[0])), dtype)
+            batch = batch._replace(share=share.numpy() if numpy else share)
+        return batch if sample is None else batch._replace(sample=sample)
+
+    def _take_together(self, columns: Sequence[Any], index: Any, weight: Any, sample: Any, ranks: GroupRanks) -> Made:
         """Take a step with other processes: an error on one of them is one on all."""
         try:
             is_empty = isinstance(columns[0], Tensor) and len(columns[0]) == 0  # which one part of a batch may be
             rows = torch.arange(0, device=columns[0].device) if is_empty else self._rows(columns, index)[0]
-            error, given = None, [c.detach() for c in columns]
+            error, shared = None, [c.detach() for c in columns] if self.objective.has_pool else []
         except Exception as caught:
-            rows, error, given = torch.zeros(0), caught, []
-        (*given, rows), mine = ranks.gather([*given, rows], self._settings(), error)
-        gradients, value = self._take(given, rows, None, index is not None, ranks, mine)
-        return [gradient[mine] for gradient in gradients], value
+            rows, error, shared = torch.zeros(0), caught, []
+        (*shared, rows), mine = ranks.gather([*shared, rows], self._settings(), error)
+        made = self._take(shared or columns, rows, None, index is not None, weight, sample, ranks, mine)
+        gradients = [gradient[mine] for gradient in made.gradients] if shared else made.gradients
+        size = ranks.group.size  # as gradients are averaged over processes
+        return Made(
+            [gradient * size for gradient in gradients], made.value, None if made.extra is None else made.extra * size
+        )
 
-    def _of_batch(self, columns: Sequence[Tensor]) -> tuple[Sequence[Any], Any]:
-        """Return the gradients and the value of the objective of a batch by itself."""
-        objective, dtype = self.objective.alone(), torch.promote_types(columns[0].dtype, torch.float32)
-        given = [c.detach().to(dtype) if k < objective.outputs else c for k, c in enumerate(columns)]
+    def _of_batch(self, columns: Sequence[Tensor], weight: Any, sample: Any) -> Made:
+        """Return what a step would with the objective of a batch by itself."""
+        objective = self.objective.alone().with_parameters(self._parameters)
+        dtype = torch.promote_types(columns[0].dtype, torch.float32)
+        given: list[Any] = [c.detach().to(dtype) if k < objective.outputs else c for k, c in enumerate(columns)]
         with _plain_torch(given[0].device):
             rows = torch.arange(len(given[0]), device=given[0].device)
             batch = as_batch(objective, objective.Columns(*given), rows)
-            step = take_step(objective, BSGD(), FirstRows(), batch)
-        return step.gradients, step.value
+            step = take_step(objective, BSGD(), FirstRows(), self._weighed(batch, weight, sample, dtype))
+        return Made.of(step, weight)
 
     def _takes_arrays(self, columns: Sequence[Tensor]) -> bool:
         """Return whether NumPy can take the step: values are free to read, and no function is the caller's own."""
         objective, first = self.objective, columns[0]
         if not (objective.arrays and objective.outer.arrays and type(self.rule).__module__ == Rule.__module__):
             return False
-        return first.dtype in _FLOATS and reads_are_free(first) and all(c.is_cpu and not c.is_neg() for c in columns)
+        return (
+            first.dtype in _FLOATS
+            and reads_are_free(first)
+            and all(c is None or (c.is_cpu and not c.is_neg()) for c in columns)
+        )
 
     def _objective_like(self, x: Any) -> Objective:
         """Return the objective with its arrays in the library, the dtype and the place of the outputs."""
+        if self._parameters:  # which functional_call may have exchanged
+            return self.objective.like(x).with_parameters(self._parameters)
         key = (type(x), x.dtype, getattr(x, "device", None))
         if key not in self._objectives:
             self._objectives[key] = self.objective.like(x)
@@ -384,7 +420,24 @@ def _visit(step: Step, view: TableRows) -> Visit:
     return Visit(*(torch.as_tensor(part) for part in parts))
 
 
-def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any]) -> Tensor:
+class Made(NamedTuple):
+    """What a call returns: gradients in the outputs, the value, and a scalar with a graph to parameters, or None."""
+
+    gradients: Sequence[Any]
+    value: Any
+    extra: Any
+
+    @classmethod
+    def of(cls, step: Step, weight: Any) -> Made:
+        """Return that of a step. With weights that are numbers it is the sum of f, not a mean."""
+        if weight is None or weight.dtype == torch.bool:
+            return cls(step.gradients, step.value, step.extra)
+        total = step.share.sum()
+        extra = None if step.extra is None else step.extra * total
+        return cls([gradient * total for gradient in step.gradients], step.value * total, extra)
+
+
+def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any], extra: Tensor | None = None) -> Tensor:
     """Return a scalar with a value, and gradients in the outputs: a dot product, whose value is replaced."""
     loss: Any = None
     for output, gradient in zip(outputs, gradients, strict=True):
@@ -396,7 +449,7 @@ def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any]) -> T
     loss.detach().copy_(value) if isinstance(value, Tensor) else loss.detach().fill_(float(value))
     if loss.requires_grad and not is_compiling():
         loss.grad_fn.register_prehook(_refuse_second_derivatives)
-    return loss
+    return loss if extra is None else loss + (extra - extra.detach())
 
 
 def _refuse_second_derivatives(grads: Sequence[Tensor]) -> None:
