@@ -5,11 +5,23 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import fcco
+from fcco import distributed
+from fcco.schedules import RunningMean
 from losses import shells
 
 # More ranks than two, and parts of which one is empty, are left to the same code.
 
 CASES = [*shells.CASES, ("given", 0)]
+
+
+SHARDED = [
+    ("ap", 0, fcco.SOAP(0.5)),
+    ("nca", 12, fcco.SOX(0.5)),
+    ("cox", 12, fcco.MOAP(0.5)),
+    ("push", 0, fcco.SOAP(RunningMean(0.1))),
+    ("given", 0, fcco.SOAP(0.5)),
+]
 
 
 def part_of(rank, world):
@@ -35,6 +47,10 @@ def everything(rank, world, folder):
         loss = shells.make(name, memory)
         _, seen = shells.train(loss, name, shells.weights(), steps=8, part=part_of(rank, world), average=average)
         made[f"shell {name} {memory}"] = seen, state_of(loss)
+    for name, memory, rule in SHARDED:
+        loss = distributed.configure(shells.make(name, memory, rule), sharded=True)
+        _, seen = shells.train(loss, name, shells.weights(), steps=8, part=part_of(rank, world), average=average)
+        made[f"shell sharded {name} {memory} {rule}"] = seen, len(loss.table.u), distributed.full_state_dict(loss)
     made["shell refusal"] = refusal(rank)
     return made
 
@@ -61,6 +77,18 @@ def test_ranks_are_one_process(ranks, name, memory):
     for key, value in state_of(alone).items():
         torch.testing.assert_close(state[key], value, rtol=1e-9, atol=1e-12)
         assert torch.equal(state[key], other[key]), key
+
+
+@pytest.mark.parametrize(("name", "memory", "rule"), SHARDED)
+def test_a_sharded_table_is_one_table(ranks, name, memory, rule):
+    alone = shells.make(name, memory, rule)
+    _, wanted = shells.train(alone, name, shells.weights(), steps=8, part=all_parts(2))
+    for seen, rows, state in (made[f"shell sharded {name} {memory} {rule}"] for made in ranks):
+        assert rows == shells.N // 2
+        np.testing.assert_allclose(seen, wanted, rtol=1e-9, atol=1e-12)
+        for key, value in state_of(alone).items():
+            torch.testing.assert_close(state[key], value, rtol=1e-9, atol=1e-12)
+        shells.make(name, memory, rule).load_state_dict(state)  # on another number of ranks
 
 
 def test_an_error_on_one_rank_is_one_on_all(ranks):

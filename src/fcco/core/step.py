@@ -257,7 +257,7 @@ def take_step(
         written = taken(there, slot) > 0
         met = xp.where(column(written, met), taken(space.group_mean(met, slot, weight, there), slot), met)
     before, rate = table.read(rows, met), table.rate(rows)
-    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage((there > 0).sum()), space))
+    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(cast(there > 0, share).sum()), space))
     total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
     outer = objective.outer_of(kept, share)
     weight = share / (total + TINY)

@@ -38,9 +38,10 @@ from fcco.core.spaces import as_dtype, wider
 from fcco.core.step import ALONE, Batch, Step, as_batch, take_step
 from fcco.functional._checks import check_floats
 from fcco.losses.memory import OutputMemory
-from fcco.losses.table import FirstRows, TableRows
+from fcco.losses.table import FirstRows, ShardedRows, TableRows
 from fcco.placement._messages import Layout, current_group
 from fcco.placement._ranks import GroupRanks
+from fcco.placement._sharded_table import ShardedTable
 
 _FLOATS = (torch.float32, torch.float64)
 _MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
@@ -96,7 +97,7 @@ class ObjectiveLoss(nn.Module):
                 self.register_parameter(name, value)
             elif isinstance(getattr(value, "function", None), nn.Module):
                 self.add_module(name, value.function)
-        self.table = InnerTable(n, objective.dim, objective.log, visits=is_per_row(rule.rate), decays=rule.decays)
+        self.table: Any = InnerTable(n, objective.dim, objective.log, visits=is_per_row(rule.rate), decays=rule.decays)
         self.table.identity = {"kind": type(self).__name__}
         size = whole_number("memory", memory, least=0)
         self.memory = OutputMemory(size, objective) if size else None
@@ -146,7 +147,7 @@ class ObjectiveLoss(nn.Module):
         return self._call(columns, *others)
 
     def _dtype(self, columns: Sequence[Any]) -> torch.dtype:
-        return wider(columns[0].dtype, self.table.dtype)
+        return wider(columns[0].dtype, self.table.block.dtype)
 
     def _call(self, columns: Sequence[Any], index: Any, weight: Any, sample: Any) -> Tensor:
         takes_step = self.training and torch.is_grad_enabled()
@@ -188,7 +189,7 @@ class ObjectiveLoss(nn.Module):
     def _rows(self, columns: Sequence[Any], index: Any) -> tuple[Tensor, Any]:
         """Check a batch, before anything has changed; return its rows, and in ascending order, if that is known."""
         self.check(columns)
-        first, table = columns[0], self.table
+        first, table = columns[0], self.table.block
         if table.device != first.device:
             raise ValueError(
                 f"the batch is on {first.device}, and what the loss keeps on {table.device}: move the loss with "
@@ -198,7 +199,7 @@ class ObjectiveLoss(nn.Module):
             return torch.arange(len(first), device=first.device), None
         rows = as_index(index, first.device)
         check_one_each(rows, first, (self.columns or self.objective.Columns._fields)[0])
-        return rows, check_rows(rows, table.n)
+        return rows, check_rows(rows, self.n)
 
     def _take(
         self,
@@ -212,7 +213,7 @@ class ObjectiveLoss(nn.Module):
         mine: slice | None = None,
     ) -> Made:
         """Take a step."""
-        table, memory = self.table, self.memory
+        table, memory = self.table.block, self.memory
         dtype = self._dtype(columns)
         count = self.objective.outputs
         given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
@@ -232,7 +233,10 @@ class ObjectiveLoss(nn.Module):
             elif ranks is not None:
                 ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
                 ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
-            view = TableRows(table, self.rule, self.init, self.n_outer, numpy=numpy)
+            if isinstance(self.table, ShardedTable):
+                view: TableRows = ShardedRows(self.table, self.rule, self.init, self.n_outer, ranks or ALONE)
+            else:
+                view = TableRows(table, self.rule, self.init, self.n_outer, numpy=numpy)
             rings: Any = None
             recalled: Any = None
             if memory is not None:

@@ -10,7 +10,8 @@ from fcco._table import InnerTable
 from fcco.core.arrays import Array, can_read, column, is_positive, namespace, taken
 from fcco.core.rules import Rule, is_per_row
 from fcco.core.spaces import Rate
-from fcco.core.step import Step
+from fcco.core.step import Ranks, Step
+from fcco.placement._sharded_table import ShardedTable
 
 
 class TableRows:
@@ -22,12 +23,17 @@ class TableRows:
         buffers: dict[str, Any] = table._buffers
         self.buffers = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
 
-    def read(self, rows: Array, first: Array) -> Array:
-        """Return what rows hold, and ``first`` where they were never written."""
-        values, self.seen = taken(self.buffers["u"], rows), taken(self.buffers["visits"], rows)
+    def held(self, rows: Array) -> tuple[Array, Array]:
+        """Return what rows hold, which means nothing in new ones, and how often they were written, or only whether."""
+        values, visits = taken(self.buffers["u"], rows), taken(self.buffers["visits"], rows)
         if self.table.decays:
             since = self.buffers["log_decay"] - taken(self.buffers["log_decay_at_write"], rows)
             values = self.table.space.decay(values, column(since, values))
+        return values, visits
+
+    def read(self, rows: Array, first: Array) -> Array:
+        """Return what rows hold, and ``first`` where they were never written."""
+        values, self.seen = self.held(rows)
         if is_positive(self.seen):
             return values
         seen = self.seen > 0
@@ -65,6 +71,30 @@ class TableRows:
         self.buffers["step"] += 1
         self.buffers["u"][rows] = new
         self.buffers["visits"][rows] = True if seen.dtype == bool else seen + 1
+
+
+class ShardedRows(TableRows):
+    """One step's view of a table of which every process keeps a part: each adds its own rows to what all read."""
+
+    def __init__(self, table: ShardedTable, rule: Rule, init: float | None, n_outer: int, ranks: Ranks) -> None:
+        super().__init__(table.block, rule, init, n_outer, numpy=False)
+        self.first, self.ranks = table.first, ranks
+
+    def held(self, rows: Array) -> tuple[Array, Array]:
+        """Return what rows hold, and their visits, from the processes that keep them."""
+        u, visits, here = self.buffers["u"], self.buffers["visits"], self._here(rows)
+        values, seen = u.new_zeros(len(rows), *u.shape[1:]), rows.new_zeros(len(rows))
+        values[here], some = super().held(rows[here] - self.first)
+        seen[here] = some.to(seen.dtype)
+        return self.ranks.sum(values), self.ranks.sum(seen).to(visits.dtype)
+
+    def write(self, step: Step) -> None:
+        """Write the rows that this process keeps."""
+        here = self._here(step.rows) & step.written
+        self.table.write(step.rows[here] - self.first, step.new[here], torch.as_tensor(step.rate))
+
+    def _here(self, rows: Array) -> Array:
+        return (rows >= self.first) & (rows < self.first + len(self.buffers["u"]))
 
 
 class FirstRows:

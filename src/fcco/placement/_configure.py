@@ -63,11 +63,12 @@ def configure(
     >>> len(loss_fn.table.u)
     1000
     """
-    from fcco._coupled import CoupledLoss  # which needs this package
+    from fcco._coupled import CoupledLoss  # which need this package
+    from fcco.losses.loss import ObjectiveLoss
 
     if sharded and alone:
         raise ValueError("a table that is sharded over ranks cannot be alone")
-    coupled = [part for part in module.modules() if isinstance(part, CoupledLoss)]
+    coupled = [part for part in module.modules() if isinstance(part, CoupledLoss | ObjectiveLoss)]
     for loss in coupled:
         if sharded and loss.rule.all_rows:
             raise ValueError(f"{type(loss.rule).__name__} updates all rows at every step: its table cannot be sharded")
@@ -80,7 +81,7 @@ def configure(
         ranks = current_group(loss.layout)
         loss.table = table
         if ranks is not None and sharded:
-            loss.table = ShardedTable(table, ranks)  # type: ignore[assignment]
+            loss.table = ShardedTable(table, ranks)
     return module
 
 
