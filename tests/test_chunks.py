@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 import fcco
 from fcco import ChunkedModule, forward_in_chunks
+from fcco.losses.loss import ObjectiveLoss
+from fcco.objectives.survival import Cox
 
 N, SIZE = 100, 16
 
@@ -578,6 +580,7 @@ def test_outputs_without_rows():
         fcco.losses.BaselineCoxLoss(3, [1.0, 2.0, 3.0], [1, 1, 1]),
         fcco.losses.AveragePrecisionLoss(N, 10, temperature="auto"),
         fcco.CoupledLoss(torch.log, N, rule=fcco.SOX(0.1)),
+        ObjectiveLoss(Cox(), N, rule=fcco.BSGD()),
     ],
     ids=lambda loss: type(loss).__name__,
 )

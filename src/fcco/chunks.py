@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from fcco._checks import whole_number
 from fcco._coupled import CoupledLoss
 from fcco._eager import eager
+from fcco.losses.loss import ObjectiveLoss
 
 _WARNED: WeakSet[nn.Module] = WeakSet()
 
@@ -69,7 +70,7 @@ def forward_in_chunks(module: nn.Module | Callable[..., Any], /, *args: Any, chu
             "cannot be seen: write a module whose forward calls it"
         )
     for name, part in owner.named_modules():
-        if isinstance(part, CoupledLoss):
+        if isinstance(part, CoupledLoss | ObjectiveLoss):
             raise ValueError(
                 f"module must not contain a loss of fcco; found {name.removesuffix('.coupled')!r}. Pass the network "
                 "alone, and call the loss with its outputs"
