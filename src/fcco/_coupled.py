@@ -36,7 +36,7 @@ from fcco._describe import Descriptions, options_of
 from fcco._eager import eager
 from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._memory import Memory, OutputMemory, as_memory
-from fcco._outer import Outer, Shares, takes_index, total
+from fcco._outer import Outer, Shares, total
 from fcco._pool import EstimateFrom, Pool
 from fcco._remember import GivenBatch, Made, Others, RememberingStep
 from fcco._repeats import Repeats, find_repeats
@@ -51,6 +51,7 @@ from fcco._step import (
     step_without_rows,
 )
 from fcco._table import LEAVE_OUT, InnerTable
+from fcco.core.outers import takes_index
 from fcco.core.rules import BSGD, SOX, Batch, Rule, is_per_row
 from fcco.core.spaces import Rate, as_column, as_dtype, wider
 from fcco.placement import Change, Layout, Placement, place

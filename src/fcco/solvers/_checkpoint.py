@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fcco._checks import whole_number
 from fcco._describe import describe
-from fcco._outer import takes_index
+from fcco.core.outers import takes_index
 from fcco.core.rules import Gamma, is_per_row
 from fcco.projections import Regulariser
 from fcco.solvers._algorithm import Algorithm, GivenRule

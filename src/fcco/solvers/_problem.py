@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import shape_of, whole_number
-from fcco._outer import takes_index
+from fcco.core.outers import takes_index
 from fcco.theory import Constants
 
 if TYPE_CHECKING:

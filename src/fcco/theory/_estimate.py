@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
-from fcco._outer import takes_index
+from fcco.core.outers import takes_index
 from fcco.theory._checks import positive
 from fcco.theory._constants import Constants
 
