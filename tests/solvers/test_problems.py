@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fcco
-from fcco._outer import takes_index
+from fcco.core.outers import takes_index
 from fcco.solvers import Problem, problems
 from fcco.theory import sox, sox_boost
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fcco import METHODS, CoupledLoss
-from fcco._outer import takes_index
+from fcco.core.outers import takes_index
 from fcco.optim import MovingAverageSGD
 from fcco.projections import Regulariser
 from fcco.solvers.problems import KnownProblem
