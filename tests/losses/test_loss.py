@@ -13,7 +13,9 @@ from fcco.core.outers import FromFunction
 from fcco.losses.loss import ObjectiveLoss, attach
 from fcco.objectives.contrastive import Contrastive
 from fcco.objectives.given import GivenInner
+from fcco.placement._messages import Layout
 from losses import shells
+from losses.threads import Ranks
 
 every = pytest.mark.parametrize(("name", "memory"), shells.CASES)
 
@@ -67,8 +69,9 @@ def test_only_training_changes_the_state(name, memory):
 
 
 @every
-def test_a_whole_batch_in_eval_mode_is_the_exact_objective(name, memory):
-    rows, outputs = torch.arange(shells.N), torch.randn(shells.N, 2).double().requires_grad_()
+@pytest.mark.parametrize("rows", [torch.arange(shells.N), torch.arange(31)], ids=len)
+def test_a_batch_in_eval_mode_is_the_whole_population(name, memory, rows):
+    outputs = torch.randn(len(rows), 2).double().requires_grad_()
     loss = shells.make(name, memory)
     given = shells.columns(name, outputs, rows)
     functional = {
@@ -140,6 +143,25 @@ def test_a_memory_without_rows():
         assert outputs.grad.isfinite().all()
     assert (loss.memory.born >= 0).sum() == 16
     assert not loss.table.visits.any()
+
+
+@pytest.mark.parametrize(("name", "memory"), [("ap exact", 12), ("nca", 12), ("cox", 0), ("push", 0)])
+def test_two_ranks_take_the_steps_of_one(name, memory, monkeypatch):
+    def everyone(rows, step):
+        return torch.cat([rows[0::2], rows[1::2]])
+
+    def train(group):
+        loss = shells.make(name, memory)
+        loss.layout = Layout(group=group)
+        options = {"part": lambda rows, step: rows[group.rank :: 2], "average": lambda g: ranks.sum(group.rank, g) / 2}
+        return *shells.train(loss, name, shells.weights(), **options), loss.table.u
+
+    alone = shells.make(name, memory)
+    _, wanted = shells.train(alone, name, shells.weights(), part=everyone)
+    ranks = Ranks(monkeypatch)
+    for _, seen, rows in ranks.run(train):
+        np.testing.assert_allclose(seen, wanted, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(rows, alone.table.u, rtol=1e-9, atol=1e-12)
 
 
 between_graphs = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which torch reads there
