@@ -18,7 +18,7 @@ from fcco.losses.table import FirstRows
 from fcco.objectives.bipartite import AveragePrecision, PNormPush, Scored
 from fcco.objectives.given import GivenInner
 from fcco.objectives.neighbours import NCA
-from fcco.objectives.survival import Cox
+from fcco.objectives.survival import Cox, Survival
 
 F, L = fcco.functional, fcco.losses
 EXACT = [
@@ -43,6 +43,35 @@ def test_a_full_batch_is_the_exact_objective(objective, function, options, is_so
         made = take_step(objective, fcco.BSGD(), FirstRows(), batch)
         assert_close(made.value, expected.detach())
         assert_close(made.gradients[0], columns[0].grad)
+
+
+def test_an_example_without_a_mate_has_no_logarithm():
+    embedding, label = torch.randn(7, 2).double().requires_grad_(), torch.tensor([0, 0, 1, 2, 2, 2, 3])
+    expected = F.nca_loss(embedding, label, log_likelihood=True)
+    expected.backward()
+    for sizes in (None, np.bincount(label) * 1.0):
+        objective = NCA(sizes, kinds=4, likelihood=True)
+        batch = as_batch(objective, objective.Columns(embedding.detach().numpy(), label.numpy()), np.arange(7))
+        made = take_step(objective, fcco.BSGD(), FirstRows(), batch)
+        assert_close(made.value, expected.detach())
+        assert_close(made.gradients[0], embedding.grad)
+        assert objective.total in (None, 5.0)
+
+
+def test_a_risk_set_of_events_alone_stands_for_everybody():
+    h, time = np.random.RandomState(0).randn(2, 4)
+    batch = as_batch(Cox(), Survival(h, time, np.ones(4)), np.arange(4))
+    inner = [np.log(np.exp(h - h[i])[time >= time[i]].sum() * 40 / 4) for i in range(4)]
+    assert_close(estimate(Cox(np.array([30.0, 10.0])), batch).inner, inner)
+
+
+def test_the_floor_of_a_risk():
+    old, fresh, inner = np.array([0.3, 2.0, 9.0]), np.array([1.0, 2.0, 2.0, 5.0]), np.array([3.0, 0.5, -1.0])
+    part = np.array([1 / max((fresh >= t).sum(), 1) for t in old])
+    expected = np.maximum(0.0, inner - np.log(1 + 8 * (np.sqrt(part) + part)))
+    for to in LIBRARIES.values():
+        anchors, candidates = (Survival(None, to(time), None) for time in (old, fresh))
+        assert_close(Cox().floor(anchors, candidates, to(inner), to(0 * inner)), expected)
 
 
 SIZES, EXP = np.array([30.0, 10.0]), as_surrogate("exp")
@@ -264,6 +293,17 @@ def test_a_step_with_a_memory_has_no_net_force(name):
     (raw,), objective.conserves = run(objective, *parts).gradients, True
     assert_close(made, objective.without_net_force(raw, parts[1]))
     assert np.abs(made.sum(0)).max() < 0.5 * np.abs(raw.sum(0)).max()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_candidates_meet_remembered_anchors_at_refreshed_rows(name):
+    objective, u, x, rows, memory = situation(name)
+    objective.refreshes, objective.floor = True, lambda anchors, candidates, inner, at: at
+    made, at = run(objective, u, x, rows, memory), memory.at.copy()
+    at[memory.anchors] = made.refreshed
+    assert not np.allclose(at, memory.at)
+    objective.refreshes = False
+    assert_close(run(objective, u, x, rows, memory._replace(at=at)).gradients[0], made.gradients[0])
 
 
 @pytest.mark.parametrize("name", ["precision", "push"])
