@@ -9,14 +9,16 @@ from core.compare import LIBRARIES, SURROGATES, assert_close, convert
 from core.populations import Given, population, remembered
 from fcco.core import kernels
 from fcco.core.objective import Objective
+from fcco.core.outers import Power
 from fcco.core.step import as_batch, estimate, take, take_step
 from fcco.core.surrogates import as_surrogate
 from fcco.core.weights import Weights
 from fcco.losses.loss import ObjectiveLoss
 from fcco.losses.table import FirstRows
 from fcco.objectives.bipartite import AveragePrecision, PNormPush, Scored
+from fcco.objectives.given import GivenInner
 from fcco.objectives.neighbours import NCA
-from fcco.objectives.survival import Cox
+from fcco.objectives.survival import Cox, Survival
 
 F, L = fcco.functional, fcco.losses
 EXACT = [
@@ -41,6 +43,35 @@ def test_a_full_batch_is_the_exact_objective(objective, function, options, is_so
         made = take_step(objective, fcco.BSGD(), FirstRows(), batch)
         assert_close(made.value, expected.detach())
         assert_close(made.gradients[0], columns[0].grad)
+
+
+def test_an_example_without_a_mate_has_no_logarithm():
+    embedding, label = torch.randn(7, 2).double().requires_grad_(), torch.tensor([0, 0, 1, 2, 2, 2, 3])
+    expected = F.nca_loss(embedding, label, log_likelihood=True)
+    expected.backward()
+    for sizes in (None, np.bincount(label) * 1.0):
+        objective = NCA(sizes, kinds=4, likelihood=True)
+        batch = as_batch(objective, objective.Columns(embedding.detach().numpy(), label.numpy()), np.arange(7))
+        made = take_step(objective, fcco.BSGD(), FirstRows(), batch)
+        assert_close(made.value, expected.detach())
+        assert_close(made.gradients[0], embedding.grad)
+        assert objective.total in (None, 5.0)
+
+
+def test_a_risk_set_of_events_alone_stands_for_everybody():
+    h, time = np.random.RandomState(0).randn(2, 4)
+    batch = as_batch(Cox(), Survival(h, time, np.ones(4)), np.arange(4))
+    inner = [np.log(np.exp(h - h[i])[time >= time[i]].sum() * 40 / 4) for i in range(4)]
+    assert_close(estimate(Cox(np.array([30.0, 10.0])), batch).inner, inner)
+
+
+def test_the_floor_of_a_risk():
+    old, fresh, inner = np.array([0.3, 2.0, 9.0]), np.array([1.0, 2.0, 2.0, 5.0]), np.array([3.0, 0.5, -1.0])
+    part = np.array([1 / max((fresh >= t).sum(), 1) for t in old])
+    expected = np.maximum(0.0, inner - np.log(1 + 8 * (np.sqrt(part) + part)))
+    for to in LIBRARIES.values():
+        anchors, candidates = (Survival(None, to(time), None) for time in (old, fresh))
+        assert_close(Cox().floor(anchors, candidates, to(inner), to(0 * inner)), expected)
 
 
 SIZES, EXP = np.array([30.0, 10.0]), as_surrogate("exp")
@@ -71,6 +102,42 @@ def test_steps_are_those_of_the_losses(name, rule):
         weights = (weights - 0.02 * gradients[0]).detach().requires_grad_()
     old, new = np.array(made).transpose(1, 0, 2)
     assert_close(new, old)
+
+
+def by_step(step):
+    return 1 / (2 + step)
+
+
+def by_visits(visits):
+    return 0.9 / (1 + visits)
+
+
+by_visits.per_row = True
+RULES = [fcco.SOX(0.4), fcco.SOX(by_step), fcco.SOAP(by_visits), fcco.MOAP(0.4)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "log"), [*((r, False) for r in RULES), *((r, True) for r in [*RULES, fcco.SCENT(2.0)])]
+)
+def test_rows_follow_their_rule(rule, log):
+    """In plain numbers, of f = u², with rows that repeat in a batch."""
+    loss = ObjectiveLoss(GivenInner(Power(2.0, log), log=log), 7, rule=rule).double()
+    u, visits, rng, is_moap = np.zeros(7), np.zeros(7), np.random.RandomState(0), isinstance(rule, fcco.MOAP)
+    for step in range(12):
+        rows, g = rng.randint(7, size=4), 10 ** rng.randn(4)
+        mean = np.array([g[rows == row].mean() for row in rows])
+        rate = {by_step: by_step(step), by_visits: by_visits(visits[rows])}.get(rule.rate, 0.4)
+        old, cover = np.where((visits[rows] > 0) | is_moap, u[rows], mean), 7 / len(set(rows)) if is_moap else 1.0
+        rate = 2 * old / (1 + 2 * old) if isinstance(rule, fcco.SCENT) else rate
+        u *= 0.6 if is_moap else 1.0
+        u[rows] = (1 - rate) * old + rate * cover * mean
+        visits[list(set(rows))] += 1
+        at = np.maximum(old, rate * mean if log else 0.0) if isinstance(rule, fcco.SOX) else u[rows]
+        inner = torch.tensor(np.log(g) if log else g).requires_grad_()
+        value = loss(inner, index=torch.tensor(rows))
+        value.backward()
+        assert_close(value.detach(), (u[rows] ** 2).mean())
+        assert_close(inner.grad, 2 * at * (g if log else 1.0) / 4)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -216,6 +283,38 @@ def test_each_process_estimates_its_own_anchors(name, remembers):
     expected = whole.backward(grad)
     assert_close(np.concatenate([one[0] for one, _ in sides]), expected[0][0])
     assert_close(sum(other[0] for _, other in sides), expected[1][0])
+
+
+@pytest.mark.parametrize("name", ["neighbours", "by class"])
+def test_a_step_with_a_memory_has_no_net_force(name):
+    objective, *parts = situation(name)
+    made = run(objective, *parts).gradients[0]
+    objective.conserves = False
+    (raw,), objective.conserves = run(objective, *parts).gradients, True
+    assert_close(made, objective.without_net_force(raw, parts[1]))
+    assert np.abs(made.sum(0)).max() < 0.5 * np.abs(raw.sum(0)).max()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_candidates_meet_remembered_anchors_at_refreshed_rows(name):
+    objective, u, x, rows, memory = situation(name)
+    objective.refreshes, objective.floor = True, lambda anchors, candidates, inner, at: at
+    made, at = run(objective, u, x, rows, memory), memory.at.copy()
+    at[memory.anchors] = made.refreshed
+    assert not np.allclose(at, memory.at)
+    objective.refreshes = False
+    assert_close(run(objective, u, x, rows, memory._replace(at=at)).gradients[0], made.gradients[0])
+
+
+@pytest.mark.parametrize("name", ["precision", "push"])
+def test_a_memory_for_the_rows_alone(name):
+    objective, u, x, rows, memory = situation(name)
+    made, both, none = (run(objective, u, x, rows, held) for held in (memory._replace(in_gradient=False), memory, None))
+    assert_close(made.gradients[0], none.gradients[0])
+    assert_close(made.new, both.new)
+    assert_close(made.kept, both.kept)
+    assert not np.allclose(both.new, none.new)
+    assert not np.allclose(both.gradients[0], none.gradients[0])
 
 
 def test_the_share_of_each_f_is_the_callers():

@@ -10,10 +10,13 @@ import torch
 
 import fcco
 from fcco.core.outers import FromFunction
+from fcco.core.step import take_step
 from fcco.losses.loss import ObjectiveLoss, attach
 from fcco.objectives.contrastive import Contrastive
 from fcco.objectives.given import GivenInner
+from fcco.placement._messages import Layout
 from losses import shells
+from losses.threads import Ranks
 
 every = pytest.mark.parametrize(("name", "memory"), shells.CASES)
 
@@ -67,8 +70,9 @@ def test_only_training_changes_the_state(name, memory):
 
 
 @every
-def test_a_whole_batch_in_eval_mode_is_the_exact_objective(name, memory):
-    rows, outputs = torch.arange(shells.N), torch.randn(shells.N, 2).double().requires_grad_()
+@pytest.mark.parametrize("rows", [torch.arange(shells.N), torch.arange(31)], ids=len)
+def test_a_batch_in_eval_mode_is_the_whole_population(name, memory, rows):
+    outputs = torch.randn(len(rows), 2).double().requires_grad_()
     loss = shells.make(name, memory)
     given = shells.columns(name, outputs, rows)
     functional = {
@@ -140,6 +144,98 @@ def test_a_memory_without_rows():
         assert outputs.grad.isfinite().all()
     assert (loss.memory.born >= 0).sum() == 16
     assert not loss.table.visits.any()
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_the_memory_holds_the_newest_outputs_of_each_ring(library, monkeypatch):
+    if library == "torch":
+        monkeypatch.setattr(ObjectiveLoss, "_takes_arrays", lambda self, columns: False)
+    size, generator, steps = 5, torch.Generator().manual_seed(0), []
+
+    def recorded(*arguments):
+        steps.append((arguments[4], take_step(*arguments)))
+        return steps[-1][1]
+
+    monkeypatch.setattr("fcco.losses.loss.take_step", recorded)
+    loss, rings, cursors = shells.make("ap", size), [[None] * 5, [None] * 5], [0, 0]
+    for step in range(12):
+        rows = torch.randint(30, (4 if step % 3 else 17,), generator=generator)
+        outputs = torch.randn(len(rows), 2, generator=generator).double().requires_grad_()
+        score, label = shells.columns("ap", outputs, rows)
+        loss(score, label, index=rows)
+        recalled, made = steps[-1]
+        assert float(recalled.rate) == 1 / (step + 1)
+        rings = [[None if held and held[1] in rows else held for held in ring] for ring in rings]
+        for k, row in enumerate(rows.tolist()):
+            if row not in rows[k + 1 :]:
+                ring = int(label[k])
+                rings[ring][cursors[ring]] = step, row, float(score[k].detach())
+                cursors[ring] = (cursors[ring] + 1) % size
+        memory, places = loss.memory, [*rings[0], *rings[1], None]
+        held = zip(memory.born.tolist(), memory.row.tolist(), memory.column0.tolist(), strict=True)
+        assert [place if place[0] >= 0 else None for place in held] == places
+        anchors = [k for k, place in enumerate(places) if place and place[1] % 4 == 0]
+        assert (memory.share * (memory.born >= 0)).nonzero()[:, 0].tolist() == anchors
+        fresh = dict(zip(made.rows.tolist(), np.asarray(made.kept), strict=True))
+        old = dict(zip(np.asarray(recalled.anchors).tolist(), np.asarray(made.refreshed), strict=True))
+        for k in anchors:
+            np.testing.assert_array_equal(memory.at[k], fresh[places[k][1]] if places[k][0] == step else old[k])
+        np.testing.assert_array_equal(memory.mean, made.mean)
+    loss.memory.step.fill_(150)
+    loss(score, label, index=rows)
+    assert float(steps[-1][0].rate) == 0.01
+
+
+@every
+def test_steps_in_fixed_shapes_write_no_padding(name, memory, monkeypatch):
+    monkeypatch.setattr(ObjectiveLoss, "_takes_arrays", lambda self, columns: False)
+    made = []
+    for is_fixed in (False, True):
+        monkeypatch.setattr("fcco.losses.loss.is_compiling", lambda is_fixed=is_fixed: is_fixed)
+        monkeypatch.setattr("fcco.losses.table.can_read", lambda values, is_fixed=is_fixed: not is_fixed)
+        loss = shells.make(name, memory)
+        _, seen = shells.train(loss, name, shells.weights())
+        made.append((seen, loss.table.u, loss.table.visits))
+    for one, other in zip(*made, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "memory"), [("ap exact", 12), ("nca", 12), ("cox", 0), ("push", 0)])
+def test_two_ranks_take_the_steps_of_one(name, memory, monkeypatch):
+    def everyone(rows, step):
+        return torch.cat([rows[0::2], rows[1::2]])
+
+    def train(group):
+        loss = shells.make(name, memory)
+        loss.layout = Layout(group=group)
+        options = {"part": lambda rows, step: rows[group.rank :: 2], "average": lambda g: ranks.sum(group.rank, g) / 2}
+        return *shells.train(loss, name, shells.weights(), **options), loss.table.u
+
+    alone = shells.make(name, memory)
+    _, wanted = shells.train(alone, name, shells.weights(), part=everyone)
+    ranks = Ranks(monkeypatch)
+    for _, seen, rows in ranks.run(train):
+        np.testing.assert_allclose(seen, wanted, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(rows, alone.table.u, rtol=1e-9, atol=1e-12)
+
+
+def test_two_ranks_add_up_an_f_with_a_sample(monkeypatch):
+    rows, parts = torch.tensor([4, 0, 2, 3, 1]), [slice(0, 2), slice(2, 5)]
+    inner, sample = torch.rand(2, 5).double() + 1
+
+    def call(group=None):
+        part, f = slice(None) if group is None else parts[group.rank], Scaled()
+        loss, leaf = ObjectiveLoss(GivenInner(FromFunction(f)), 5, rule=fcco.SOAP(0.5)), inner[part].clone()
+        loss.layout = Layout(group=group)
+        value = loss(leaf.requires_grad_(), index=rows[part], sample=sample[part])
+        value.backward()
+        return value.item(), leaf.grad, f.factor.grad
+
+    ranks, (value, gradient, of_scale) = Ranks(monkeypatch), call()
+    values, gradients, of_scales = zip(*ranks.run(call), strict=True)
+    assert values == pytest.approx((value, value))
+    torch.testing.assert_close(torch.cat(gradients) / 2, gradient)
+    torch.testing.assert_close(sum(of_scales) / 2, of_scale)
 
 
 between_graphs = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which torch reads there

@@ -7,10 +7,10 @@ from torch import nn
 
 import fcco
 from fcco import functional
-from fcco.core.outers import FromFunction
+from fcco.core.outers import FromFunction, Power
 from fcco.core.step import Ranks, as_batch, take_step
 from fcco.losses import InvariantLogisticLoss, LatentVariableLoss, MAMLLoss, SoftmaxLoss
-from fcco.objectives.given import GivenInner
+from fcco.objectives.given import Given, GivenInner, OwnCandidates
 from fcco.objectives.likelihood import InBatchSoftmax, Latent, LatentVariable, Logits, Paired, Softmax
 from fcco.objectives.meta import MAML, adapt
 from fcco.objectives.robust import InvariantLogistic, Observed
@@ -196,6 +196,28 @@ def test_a_step_without_parameters_has_nothing_extra():
     objective = GivenInner(FromFunction(torch.square))
     batch = as_batch(objective, objective.Columns(leaf(3).detach()), torch.arange(3))
     assert take_step(objective, fcco.BSGD(), Table(3, 1, fcco.BSGD()), batch).extra is None
+
+
+class Tilted(OwnCandidates):
+    """F = mean of (scale * x)², whose scale is learnt."""
+
+    Columns, outer = Given, Power(2.0)
+
+    def __init__(self):
+        self.scale = nn.Parameter(torch.tensor(0.7).double())
+
+    @property
+    def parameters(self):
+        return (self.scale,)
+
+    def estimate(self, x):
+        return self.scale * x.inner
+
+
+def test_parameters_of_an_objective_without_a_pool():
+    objective, inner = Tilted(), leaf(4)
+    loss = step_of(objective, (inner,), torch.arange(4))
+    assert_equal(loss, (objective.scale * inner).square().mean(), (inner, objective.scale))
 
 
 class Two(Ranks):

@@ -152,3 +152,9 @@ def test_equal_rows_with_different_scores_are_one_negative():
         assert_equal(lambda x, loss=loss: loss(x, target, index=index), lambda x, f=other: f(x, target, index), scores)
         values.append(float(loss(scores, target, index=index)))
     assert values[0] == pytest.approx(values[1])
+
+
+def test_the_peak_is_that_of_anchors_that_count():
+    objective = TwoWayPartialAUC(as_surrogate("hinge"), 1.0, 2.0)
+    assert objective.outer_of(np.array([-900.0, 0.0]), np.array([1.0, 0.0])).peak == -450.0
+    assert objective.outer_of(np.array([-900.0, 0.0]), np.zeros(2)).peak == 0.0

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import check_rate
+from fcco.core.arrays import namespace
 from fcco.core.spaces import PLAIN, Rate, Space
 
 _TINY = torch.finfo(torch.float32).tiny
@@ -557,12 +558,10 @@ class SCENT(Rule):
         new, at : Tensor
             The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
         """
-        scaled, zero = batch.space.scale, old.new_zeros(())
-        old = torch.where(old == -math.inf, batch.estimate, old)
-        gain = torch.logaddexp(zero, scaled(batch.estimate, batch.rate)) - torch.logaddexp(
-            zero, scaled(old, batch.rate)
-        )
-        new = old + gain
+        xp, scaled = namespace(old), batch.space.scale
+        old = xp.where(old == -math.inf, batch.estimate, old)
+        raised = (xp.logaddexp(xp.zeros_like(old), scaled(nu, batch.rate)) for nu in (batch.estimate, old))
+        new = old + (next(raised) - next(raised))
         # Where g / u is not a number, the gradient still is one if f has a slope at 0.
         return new, batch.space.floor(new, batch.estimate, _TINY)
 

@@ -65,8 +65,7 @@ class TableRows:
         if not is_positive(step.share):
             rows, new, seen = (part[step.written] for part in (rows, new, seen))
         if not self.numpy or table.decays or new.dtype != self.buffers["u"].dtype:
-            rows, new, rate = (torch.as_tensor(part) for part in (rows, new, step.rate))
-            table.write(rows, new, rate)
+            table.write(torch.as_tensor(rows), torch.as_tensor(new), step.rate)  # a tensor of it would be less precise
             return
         self.buffers["step"] += 1
         self.buffers["u"][rows] = new
@@ -91,7 +90,7 @@ class ShardedRows(TableRows):
     def write(self, step: Step) -> None:
         """Write the rows that this process keeps."""
         here = self._here(step.rows) & step.written
-        self.table.write(step.rows[here] - self.first, step.new[here], torch.as_tensor(step.rate))
+        self.table.write(step.rows[here] - self.first, step.new[here], step.rate)
 
     def _here(self, rows: Array) -> Array:
         return (rows >= self.first) & (rows < self.first + len(self.buffers["u"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, ascending, namespace
+from fcco.core.arrays import Array, ascending, cast, namespace
 from fcco.core.kernels import Backward, Pairs, log_sums_from
 from fcco.core.objective import Objective
 from fcco.core.outers import Logarithm
@@ -48,5 +48,5 @@ class Cox(Objective):
         """Return rows that a single fresh candidate with a huge output cannot undo."""
         xp = namespace(inner)
         earlier = xp.searchsorted(ascending(candidates.time), anchors.time)
-        part = 1.0 / (len(candidates.time) - earlier).clip(1, None)
+        part = 1.0 / cast((len(candidates.time) - earlier).clip(1, None), inner)
         return xp.maximum(at, inner - xp.log1p(8.0 * (part**0.5 + part)))
