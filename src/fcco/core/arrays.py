@@ -80,6 +80,15 @@ def peaks(numbers: Array, size: int, values: Array) -> Array:
     return result
 
 
+def is_last(rows: Array) -> Array:
+    """Return which appearance of each value is its last."""
+    order = order_of(rows)
+    ordered = taken(rows, order)
+    mask = ordered == ordered  # all True
+    mask[order[:-1]] = ordered[1:] != ordered[:-1]
+    return mask
+
+
 def slots_of(rows: Array) -> Array:
     """Number the distinct values 0, 1, ..., by sorting, so that no shape depends on the data."""
     order = order_of(rows)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fcco.core.arrays import Array, ascending, cast, contains, namespace, places_of, taken
+from fcco.core.arrays import Array, ascending, cast, contains, is_last, namespace, places_of, taken
 from fcco.core.objective import Objective
 from fcco.core.step import Batch, Remembered, Step
 
@@ -114,7 +114,7 @@ class OutputMemory(nn.Module):
         ring = objective.ring(batch.x) if self.rings > 1 else 0 * batch.rows
         member = ring[:, None] == xp.arange(self.rings, device=row.device)
         if batch.repeats and knows_rows:  # only the last appearance of each row
-            member = member & ~xp.triu(batch.rows[:, None] == batch.rows, 1).any(1)[:, None]
+            member = member & is_last(batch.rows)[:, None]
         so_far = member.cumsum(0)
         new, rank = so_far[-1], (so_far * member).sum(1) - 1
         fits = (rank >= 0) & (taken(new, ring) - rank <= self.size)
