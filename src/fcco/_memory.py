@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fcco._checks import reads_are_free, shape_of, whole_number
 from fcco._guard import is_open, new_state
-from fcco._table import _ANYWAY
+from fcco._table import _ANYWAY, at_least_single
 
 Strength = Literal["virtual", "estimate"]
 
@@ -277,12 +277,7 @@ class OutputMemory(nn.Module):
         return self.step - born[born >= 0]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OutputMemory:
-        def keep_precision(buffer: Tensor) -> Tensor:
-            moved = fn(buffer)
-            narrow = buffer.is_floating_point() and torch.finfo(moved.dtype).bits < 32
-            return buffer.to(moved.device) if narrow else moved
-
-        return super()._apply(keep_precision, recurse)
+        return super()._apply(at_least_single(fn), recurse)
 
     def empty_state(self) -> dict[str, Tensor]:
         """Return the state of an empty memory like this one."""

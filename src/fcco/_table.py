@@ -73,6 +73,17 @@ def load_anyway() -> Iterator[None]:
         _ANYWAY.reset(token)
 
 
+def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return what moves a buffer like ``fn``, but leaves floating ones in single precision at least."""
+
+    def move(buffer: Tensor) -> Tensor:
+        moved = fn(buffer)
+        narrow = buffer.is_floating_point() and torch.finfo(moved.dtype).bits < 32
+        return buffer.to(moved.device) if narrow else moved
+
+    return move
+
+
 class Seen(NamedTuple):
     """Which rows of a batch were written before."""
 

@@ -20,7 +20,7 @@ from fcco._memory import Memory, OutputMemory, as_memory
 from fcco._outer import Outer
 from fcco._pool import EstimateFrom, Pool
 from fcco._step import SharedEstimate
-from fcco._table import InnerTable
+from fcco._table import InnerTable, at_least_single
 from fcco.core.rules import BSGD, Rule
 from fcco.functional._checks import as_mask
 from fcco.functional._tensors import at_least_float32
@@ -258,12 +258,7 @@ class Loss(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Loss:
         # Sizes and totals of a population do not fit into half precision, so buffers keep at least float32.
-        def keep_precision(buffer: Tensor) -> Tensor:
-            moved = fn(buffer)
-            narrow = buffer.is_floating_point() and torch.finfo(moved.dtype).bits < 32
-            return buffer.to(moved.device) if narrow else moved
-
-        return super()._apply(keep_precision, recurse)
+        return super()._apply(at_least_single(fn), recurse)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         leave_out_what_does_not_fit(self, state_dict, prefix)
