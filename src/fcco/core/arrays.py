@@ -40,6 +40,11 @@ def moved(values: Array, like: Array) -> Array:
     return values.astype(like.dtype) if values.dtype.kind == "f" else values
 
 
+def numbered(count: int, like: Array) -> Array:
+    """Return the numbers 0 ... count - 1, where another array is."""
+    return torch.arange(count, device=like.device) if isinstance(like, torch.Tensor) else np.arange(count)
+
+
 def wide(values: Array) -> Array:
     """Return values in double precision."""
     return values.double() if isinstance(values, torch.Tensor) else values.astype(np.float64, copy=False)

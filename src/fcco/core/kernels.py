@@ -22,6 +22,7 @@ from fcco.core.arrays import (
     cast,
     counted,
     namespace,
+    numbered,
     ones,
     order_of,
     repeated,
@@ -123,7 +124,7 @@ class Pairs(NamedTuple):
         xp, (of_anchors, group) = namespace(candidates), self.group
         groups = 1 + max(int(of_anchors.max()), int(group.max()))
         counts, order = counted(group, groups, xp.ones_like(group)), order_of(group)
-        slot = xp.arange(size, device=group.device) - repeated(counts.cumsum(0) - counts, counts)
+        slot = numbered(size, group) - repeated(counts.cumsum(0) - counts, counts)
         places = xp.zeros_like(group[:1]) + size
         places = places.repeat(groups * int(counts.max())).reshape(groups, -1)
         places[taken(group, order), slot] = order
@@ -264,7 +265,7 @@ def _grouped(
     if not (len(anchors) * len(candidates) > GROUPED and pairs.can_sort(anchors)):
         return None
     xp = namespace(candidates)
-    group = pairs.group or tuple(xp.zeros(len(x), dtype=xp.int64, device=x.device) for x in (anchors, candidates))
+    group = pairs.group or tuple(0 * numbered(len(x), x) for x in (anchors, candidates))
     weight = xp.stack(pairs.columns(candidates))
     return grouped_log_sums(anchors, candidates, weight, pairs.same, group, keys, tau)
 

@@ -15,6 +15,7 @@ from fcco.core.arrays import (
     counted,
     flipped,
     namespace,
+    numbered,
     order_of,
     peaks,
     places_of,
@@ -258,7 +259,7 @@ def _at_or_above(group: tuple[Array, Array], keys: tuple[Array, Array]) -> tuple
     order = order_of(line)
     line, ordered = taken(line, order), taken(other, order)
     first = xp.searchsorted(ordered, ordered)
-    place, rest = xp.arange(len(line), device=order.device) - first, xp.searchsorted(ordered, ordered, side="right")
+    place, rest = numbered(len(line), order) - first, xp.searchsorted(ordered, ordered, side="right")
     rest = xp.flip(rest - first - 1 - place, (0,))
     last = xp.searchsorted(line, one * count - rank[0], side="right") - 1
     sees, last = last >= xp.searchsorted(ordered, one), last.clip(0, None)

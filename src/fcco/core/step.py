@@ -18,6 +18,7 @@ from fcco.core.arrays import (
     counted,
     is_positive,
     namespace,
+    numbered,
     ones,
     order_of,
     places_of,
@@ -121,7 +122,7 @@ def as_batch(
     if repeats:
         same = pairs_of(taken(rows, every), rows) if meets_itself else None
     else:
-        same = Same(xp.arange(len(every), device=rows.device), every, is_each=True)
+        same = Same(numbered(len(every), rows), every, is_each=True)
     return Batch(x, rows, pool, same, anchors, every, slice(int(first), int(last)), repeats, ordered=ordered)
 
 
@@ -130,9 +131,9 @@ def pairs_of(rows: Array, others: Array) -> Same:
     xp, order = namespace(rows), order_of(others)
     ordered = taken(others, order)
     first, last = (xp.searchsorted(ordered, rows, side=side) for side in ("left", "right"))
-    anchors = repeated(xp.arange(len(rows), device=rows.device), last - first)
+    anchors = repeated(numbered(len(rows), rows), last - first)
     start = (last - first).cumsum(0) - (last - first)
-    places = xp.arange(len(anchors), device=rows.device) - taken(start, anchors) + taken(first, anchors)
+    places = numbered(len(anchors), rows) - taken(start, anchors) + taken(first, anchors)
     return Same(anchors, taken(order, places))
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fcco.core.arrays import Array, ascending, cast, contains, is_last, namespace, places_of, taken
+from fcco._table import at_least_single
+from fcco.core.arrays import Array, ascending, cast, contains, is_last, namespace, numbered, places_of, taken
 from fcco.core.objective import Objective
 from fcco.core.step import Batch, Remembered, Step
 
@@ -112,7 +113,7 @@ class OutputMemory(nn.Module):
             at[slice(None) if memory.anchors is None else memory.anchors] = step.refreshed
         mean[...] = step.mean
         ring = objective.ring(batch.x) if self.rings > 1 else 0 * batch.rows
-        member = ring[:, None] == xp.arange(self.rings, device=row.device)
+        member = ring[:, None] == numbered(self.rings, row)
         if batch.repeats and knows_rows:  # only the last appearance of each row
             member = member & is_last(batch.rows)[:, None]
         so_far = member.cumsum(0)
@@ -130,12 +131,7 @@ class OutputMemory(nn.Module):
         count += 1
 
     def _apply(self, fn: Any, recurse: bool = True) -> OutputMemory:
-        def keep_precision(buffer: Tensor) -> Tensor:
-            moved = fn(buffer)
-            narrow = buffer.is_floating_point() and torch.finfo(moved.dtype).bits < 32
-            return buffer.to(moved.device) if narrow else moved
-
-        return super()._apply(keep_precision, recurse)
+        return super()._apply(at_least_single(fn), recurse)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         saved = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcco.core.arrays import Array, namespace, places_of, taken
+from fcco.core.arrays import Array, namespace, numbered, places_of, taken
 from fcco.objectives.bipartite import Classed
 
 
@@ -13,7 +13,7 @@ def by_class(scores: Array, labels: Array, rows: Array, *, fixed: bool = False) 
     with ``fixed``, where no shape may depend on values, they have the label -1.
     """
     xp, classes = namespace(scores), scores.shape[1]
-    group = xp.arange(classes, device=rows.device)
+    group = numbered(classes, rows)
     if labels.ndim == 1:
         labels = xp.where(labels[:, None] < 0, -1, (labels[:, None] == group) * 1)
     code = xp.where(labels == 1, 1, xp.where(labels == 0, 0, -1)).reshape(-1)

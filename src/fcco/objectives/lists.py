@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
-from fcco.core.arrays import Array, cast, counted, namespace, ones, order_of, peaks, slots_of, taken, wide
+from fcco.core.arrays import Array, cast, counted, namespace, numbered, ones, order_of, peaks, slots_of, taken, wide
 from fcco.core.kernels import Backward, Pairs, log_sums_from, score_log_sums, score_sums
 from fcco.core.objective import Objective
 from fcco.core.outers import Discount, Logarithm
@@ -158,7 +158,7 @@ class NDCG(Listwise):
         order = order_of(-gain)
         order = taken(order, order_of(taken(query, order)))
         ordered, start = taken(query, order), count.cumsum(0) - count
-        place = xp.arange(len(y), device=y.device) - taken(start, ordered)
+        place = numbered(len(y), y) - taken(start, ordered)
         terms = taken(gain, order) / xp.log2(place + 2)
         if self.k is not None:
             terms = terms * (place < self.k)
