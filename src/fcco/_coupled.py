@@ -849,15 +849,14 @@ class CoupledLoss(nn.Module):
         kept = placement.table.u if self.memory is None else self.memory.row
         if not _is_batch(columns) or columns[0].device == kept.device:
             return
-        if self.memory is not None or not placement.table.offload:
-            raise ValueError(
-                f"the batch is on {columns[0].device}, and what the loss keeps on {kept.device}: move the loss with "
-                f".to({str(columns[0].device)!r}), or the batch"
-            )
+        raise ValueError(
+            f"the batch is on {columns[0].device}, and what the loss keeps on {kept.device}: move the loss with "
+            f".to({str(columns[0].device)!r}), or the batch"
+        )
 
     def _check_values(self, table: InnerTable, inner: Tensor, previous: Tensor | None) -> None:
         """Refuse invalid estimates."""
-        if inner.device != table.device and not table.offload:
+        if inner.device != table.device:
             raise ValueError(f"inner is on {inner.device}, the table on {table.device}: move one with .to()")
         if self.rule.all_rows and inner.shape[0] != self.n:
             raise ValueError(

@@ -96,10 +96,10 @@ class Seen(NamedTuple):
 class InnerTable(nn.Module):
     """Buffers that hold u_1 ... u_n and say which rows have been visited.
 
-    The buffers follow ``.to()``, ``state_dict``, ``deepcopy`` and pickling like those of any module, except that a
-    table with ``offload`` set stays on its device. Values are at least float32: casting a model to half precision
-    leaves the table as it is, since 8 bits of mantissa cannot hold a moving average. A table costs 4 bytes per value
-    and 1 byte per row. If a rule needs them, ``visits`` cost 4 bytes instead of 1, and ``decays`` 8 bytes more.
+    The buffers follow ``.to()``, ``state_dict``, ``deepcopy`` and pickling like those of any module. Values are at
+    least float32: casting a model to half precision leaves the table as it is, since 8 bits of mantissa cannot hold a
+    moving average. A table costs 4 bytes per value and 1 byte per row. If a rule needs them, ``visits`` cost 4 bytes
+    instead of 1, and ``decays`` 8 bytes more.
 
     ``state_dict`` also says what the rows are: n, dim, log and :attr:`identity`, which is the kind of the loss and what
     it knows of the training set. ``load_state_dict`` compares what both sides know. It refuses a state that differs,
@@ -163,7 +163,6 @@ class InnerTable(nn.Module):
         self.decays = decays
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a table holds float32 or float64; got {dtype}")
-        self.offload = False
         self.is_kept = False  # whether the next state is to be refused, with what else belongs to it
         self.identity = {}
         shape = (self.n,) if self.dim == 1 else (self.n, self.dim)
@@ -402,8 +401,6 @@ class InnerTable(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> InnerTable:
         def keep_precision(buffer: Tensor) -> Tensor:
             moved = fn(buffer)
-            if self.offload and moved.device != buffer.device:
-                moved = buffer.to(moved.dtype)
             if not buffer.is_floating_point():
                 return moved
             narrow = torch.finfo(moved.dtype).bits < 32 or (buffer is not self.u and moved.dtype != buffer.dtype)

@@ -356,18 +356,6 @@ def test_without_a_group_nothing_is_sharded():
     assert distributed.gather(x)[0] is x
 
 
-def test_an_offloaded_table_stays_where_it_is():
-    loss_fn = distributed.configure(fcco.losses.NCALoss.from_targets(LABELS), offload=True).to("meta", torch.float64)
-    assert loss_fn.table.u.device.type == "cpu"
-    assert loss_fn.table.u.dtype == torch.float64
-    assert loss_fn.class_sizes.device.type == "meta"
-
-
-def test_a_table_that_is_offloaded_no_longer_moves_again():
-    loss_fn = distributed.configure(fcco.losses.NCALoss.from_targets(LABELS), offload=True)
-    assert distributed.configure(loss_fn).to("meta").table.u.device.type == "meta"
-
-
 def test_a_table_takes_up_no_memory_before_it_is_written():
     """Of 2 GB reserved, less than a tenth is used."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -44,8 +44,8 @@ def page(folder):
 def shared_by_two():
     """A loss under two names: both are whole.
 
-    By messages of the table's own. Those of a DTensor need a group that has some on the table's device, which is the
-    CPU if it is offloaded; here they are refused altogether.
+    By messages of the table's own. Those of a DTensor need a group that has some on the table's device; here they are
+    refused altogether.
     """
     loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, N), sharded=True)
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,6 @@ def configure(
     *,
     sharded: bool = False,
     gather: bool = True,
-    offload: bool = False,
     group: Any = None,
     alone: bool = False,
 ) -> Module:
@@ -38,8 +37,6 @@ def configure(
     gather : bool, default True
         Whether inner sets are made of the batches of all ranks, or of the rank's own batch alone. In either case all
         ranks share one table.
-    offload : bool, default False
-        Whether the table stays on the CPU when the loss moves to an accelerator.
     group : Any, optional
         The process group. By default, it is the default group. Gradients must be averaged over it.
     alone : bool, default False
@@ -74,12 +71,8 @@ def configure(
             raise ValueError(f"{type(loss.rule).__name__} updates all rows at every step: its table cannot be sharded")
     for loss in coupled:
         loss.layout = Layout(gather, group, alone)
-        table = loss.table.full()
-        table.offload = False
-        if offload:
-            table.cpu().offload = True
+        loss.table = table = loss.table.full()
         ranks = current_group(loss.layout)
-        loss.table = table
         if ranks is not None and sharded:
             loss.table = ShardedTable(table, ranks)
     return module

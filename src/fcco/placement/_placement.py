@@ -50,10 +50,6 @@ class Change(NamedTuple):
     estimate: Tensor
     previous: Tensor | None
 
-    def to(self, device: torch.device) -> Change:
-        """The same change on another device."""
-        return Change(*(None if part is None else part.to(device) for part in self))  # type: ignore[arg-type]
-
 
 class Placement(ABC):
     """One step's way to the table and back.
@@ -154,10 +150,10 @@ class Local(Placement):
         return None if shares is None else shares.weight()
 
     def send(self, change: Change) -> Change:
-        return change.to(self.table.u.device) if self.table.offload else change
+        return change
 
     def give_back(self, made: list[Tensor], own: Tensor) -> list[Tensor]:
-        return [values.to(own.device) for values in made] if self.table.offload else made
+        return made
 
     def count(self, distinct: Rate) -> Rate:
         return distinct
@@ -239,11 +235,11 @@ class Replicated(_Together):
         if not self.same_on_all:
             every = iter(all_gather(self.group, [part for part in change if part is not None], self.lengths))
             change = Change(*(None if part is None else next(every) for part in change))  # type: ignore[arg-type]
-        return change.to(self.table.u.device) if self.table.offload else change
+        return change
 
     def give_back(self, made: list[Tensor], own: Tensor) -> list[Tensor]:
         part = slice(None) if self.same_on_all else self.group.span(self.lengths)
-        return [values.to(own.device)[part] for values in made]
+        return [values[part] for values in made]
 
     def count(self, distinct: Rate) -> Rate:
         return distinct
@@ -277,11 +273,10 @@ class Sharded(_Together):
         parts = [part for part in (change.rows, change.estimate, change.previous) if part is not None]
         rows, *estimates = all_to_all(self.group, [part[self.positions] for part in parts], self.to, self.lengths)
         previous = None if change.previous is None else estimates[1]
-        here = Change(rows - self.sharded.first, None, estimates[0], previous)
-        return here.to(self.table.u.device) if self.table.offload else here
+        return Change(rows - self.sharded.first, None, estimates[0], previous)
 
     def give_back(self, made: list[Tensor], own: Tensor) -> list[Tensor]:
-        returned = all_to_all(self.group, [values.to(own.device) for values in made], self.lengths, self.to)
+        returned = all_to_all(self.group, made, self.lengths, self.to)
         return [own.index_copy(0, self.positions, values) for values in returned]
 
     def count(self, distinct: Rate) -> Rate:

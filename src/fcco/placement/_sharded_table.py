@@ -92,7 +92,7 @@ class ShardedTable(nn.Module):
         """
         block = self.block
         names = [name for name in ROW_BUFFERS if name in block._buffers]
-        # By way of the group's device, since the table may be offloaded to one that it has no messages from.
+        # By way of the group's device, since the loss may not have moved yet.
         columns = [getattr(block, name).to(device_of(self.group)) for name in names]
         every = [rows.to(block.u.device) for rows in all_gather(self.group, columns, self.lengths)]
         return block.with_rows(self.n, dict(zip(names, every, strict=True)))
