@@ -70,6 +70,20 @@ def test_only_training_changes_the_state(name, memory):
 
 
 @every
+def test_a_first_step_that_is_not_taken_leaves_no_trace(name, memory, monkeypatch):
+    loss, rows = shells.make(name, memory), torch.arange(8)
+    before, given = list(loss.state_dict()), shells.columns(name, torch.randn(8, 5).requires_grad_(), rows)
+    with loss.frozen():
+        loss(*given, index=rows)
+    with monkeypatch.context() as patch:
+        patch.setattr(loss, "_check_finite", lambda step: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loss(*given, index=rows)
+    assert list(loss.state_dict()) == before
+    shells.train(loss, name, shells.weights(), steps=1)  # with outputs of another shape
+
+
+@every
 @pytest.mark.parametrize("rows", [torch.arange(shells.N), torch.arange(31)], ids=len)
 def test_a_batch_in_eval_mode_is_the_whole_population(name, memory, rows):
     outputs = torch.randn(len(rows), 2).double().requires_grad_()
@@ -205,18 +219,25 @@ def test_two_ranks_take_the_steps_of_one(name, memory, monkeypatch):
     def everyone(rows, step):
         return torch.cat([rows[0::2], rows[1::2]])
 
+    def watched():
+        loss, rows = shells.make(name, memory), []
+        loss.observers.append(lambda visit: rows.extend(visit.rows.tolist()))
+        return loss, rows
+
     def train(group):
-        loss = shells.make(name, memory)
+        loss, told = watched()
         loss.layout = Layout(group=group)
         options = {"part": lambda rows, step: rows[group.rank :: 2], "average": lambda g: ranks.sum(group.rank, g) / 2}
-        return *shells.train(loss, name, shells.weights(), **options), loss.table.u
+        return *shells.train(loss, name, shells.weights(), **options), loss.table.u, told
 
-    alone = shells.make(name, memory)
+    alone, rows_of_all = watched()
     _, wanted = shells.train(alone, name, shells.weights(), part=everyone)
     ranks = Ranks(monkeypatch)
-    for _, seen, rows in ranks.run(train):
+    made = ranks.run(train)
+    for _, seen, rows, _ in made:
         np.testing.assert_allclose(seen, wanted, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(rows, alone.table.u, rtol=1e-9, atol=1e-12)
+    assert sorted(made[0][-1] + made[1][-1]) == sorted(rows_of_all)  # each observes its own
 
 
 def test_two_ranks_add_up_an_f_with_a_sample(monkeypatch):

@@ -319,7 +319,7 @@ def advise(
     # Errors of rows come from other batches than those they meet.
     half = len(drawn) // 2
     seen, drawn = [estimates(loss, evaluate, rows) for rows in drawn[:half]], drawn[half:]
-    errors = _Errors(exact_rows(loss, evaluate, population), seen, engine_of(loss).log, seed)
+    errors = _Errors(exact_rows(loss, evaluate, population), seen, engine_of(loss).table.log, seed)
     drift, measured = errors.noise, monitor is not None and monitor.jump is not None
     if monitor is not None and monitor.jump is not None:
         drift = measured_drift(monitor.jump, errors.noise, monitor.gamma)

@@ -124,7 +124,7 @@ class Monitor:
         self._last_seen.scatter_reduce_(0, rows, counted * self._steps, "amax")
         self._visits.scatter_reduce_(0, rows, (self._visits[rows] + 1) * counted, "amax")
         again = visit.where & visit.seen
-        jump = squared_error(visit.estimate, visit.before, self._engine.log, again).to(self._jump.dtype)
+        jump = squared_error(visit.estimate, visit.before, self._table.log, again).to(self._jump.dtype)
         rate = _RATE * again.any()
         self._jump += rate * (jump - self._jump)
         self._weight += rate * (1 - self._weight)
@@ -223,8 +223,9 @@ class Monitor:
             }
         if self._spread > 0:
             figures["drift"] = (self._moved / self._spread) ** 0.5
-        if self._engine.memory.guard[-1] > 0:
-            figures["push"] = alignment(self._engine.memory.guard).item()
+        guard = getattr(self._engine.memory, "guard", None)
+        if guard is not None and guard[-1] > 0:
+            figures["push"] = alignment(guard).item()
         return figures
 
     def _share_renewed(self, visits: Tensor) -> float:
@@ -243,10 +244,10 @@ class Monitor:
         last_rows, estimate = last_rows[where], estimate[where]
         with torch.no_grad():
             g = exact(torch.cat([rows, last_rows])).to(table.u.dtype).reshape(-1, *table.u.shape[1:])
-        figures = {"estimate_error": relative_error(estimate, g[len(rows) :], self._engine.log)}
+        figures = {"estimate_error": relative_error(estimate, g[len(rows) :], self._table.log)}
         if keeps_table(self._engine):
             read = table.read(rows, cold=0.0)
-            figures["tracking_error"] = relative_error(read, g[: len(rows)], self._engine.log)
+            figures["tracking_error"] = relative_error(read, g[: len(rows)], self._table.log)
         return figures
 
     def to_tensorboard(self, writer: Any, step: int | None = None, prefix: str = "fcco/") -> dict[str, float]:

@@ -10,9 +10,12 @@ from fcco._coupled import CoupledLoss
 from fcco._step import Visit
 from fcco._table import InnerTable
 from fcco.core.rules import BSGD
+from fcco.losses.loss import ObjectiveLoss
+
+Engine = CoupledLoss | ObjectiveLoss
 
 
-def engine_of(loss: nn.Module) -> CoupledLoss:
+def engine_of(loss: nn.Module) -> Engine:
     """Return the one engine in a loss.
 
     Raises
@@ -20,13 +23,13 @@ def engine_of(loss: nn.Module) -> CoupledLoss:
     ValueError
         There is none, or there are several.
     """
-    engines = [module for module in loss.modules() if isinstance(module, CoupledLoss)]
+    engines = [module for module in loss.modules() if isinstance(module, Engine)]
     if len(engines) != 1:
         raise ValueError(f"{type(loss).__name__} holds {len(engines)} tables, not one: pass the loss that is meant")
     return engines[0]
 
 
-def table_of(engine: CoupledLoss) -> InnerTable:
+def table_of(engine: Engine) -> InnerTable:
     """Return the table of an engine, which must be all here.
 
     Raises
@@ -39,12 +42,12 @@ def table_of(engine: CoupledLoss) -> InnerTable:
     return engine.table
 
 
-def keeps_table(engine: CoupledLoss) -> bool:
+def keeps_table(engine: Engine) -> bool:
     """Return whether the rows of the table matter; a loss may have a memory instead."""
     return engine.memory is None or not isinstance(engine.rule, BSGD)
 
 
-def what_is_kept(engine: CoupledLoss) -> str:
+def what_is_kept(engine: Engine) -> str:
     """Return what a loss knows from earlier steps: a table, a memory, or both."""
     if engine.memory is None:
         return "table"
@@ -54,7 +57,7 @@ def what_is_kept(engine: CoupledLoss) -> str:
 class Watch:
     """Calls ``on_visit`` after every step of an engine, until it is closed."""
 
-    def __init__(self, engine: CoupledLoss, on_visit: Callable[[Visit], None]) -> None:
+    def __init__(self, engine: Engine, on_visit: Callable[[Visit], None]) -> None:
         table_of(engine)
         self._engine, self._on_visit = engine, on_visit
         engine.observers.append(on_visit)

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
-from fcco._coupled import CoupledLoss
 from fcco.diagnostics import Monitor
+from fcco.diagnostics._watch import Engine
 from fcco.distributed import full_state_dict
 
 try:
@@ -69,7 +69,7 @@ class TableCallback(Callback):
         ValueError
             If there is no loss with a table to fit, or if one of ``losses`` is a part of the module.
         """
-        inside = {name: module for name, module in pl_module.named_modules() if isinstance(module, CoupledLoss)}
+        inside = {name: module for name, module in pl_module.named_modules() if isinstance(module, Engine)}
         for name, loss in self.losses.items():
             loss.to(pl_module.device)
             if any(part is own for part in loss.modules() for own in inside.values()):

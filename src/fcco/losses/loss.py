@@ -138,7 +138,9 @@ class ObjectiveLoss(nn.Module):
         """Return whether a step can be part of a graph: nothing is to be made first, and no message to be sent."""
         if isinstance(columns[0], Tensor) and (Tensor, self._dtype(columns), columns[0].device) not in self._objectives:
             return False
-        return current_group(self.layout) is None and (self.memory is None or self.memory.n_columns > 0)
+        memory = self.memory
+        has_room = memory is None or (memory.n_columns > 0 and not memory.watchers)
+        return current_group(self.layout) is None and has_room
 
     @eager
     def _untraced(self, columns: Sequence[Any], *others: Any) -> Tensor:
@@ -248,8 +250,8 @@ class ObjectiveLoss(nn.Module):
             view.write(step) if has_rows else table.step.add_(1)
             if memory is not None:
                 memory.remember(rings, objective, batch, step, recalled, knows_rows=has_rows)
-        for observer in self.observers:
-            observer(_visit(step, view))
+        for observer in self.observers if has_rows else ():
+            observer(_visit(step, view, batch.mine))
         return Made.of(step, weight)
 
     def _weighed(self, batch: Batch, weight: Any, sample: Any, dtype: torch.dtype, *, numpy: bool = False) -> Batch:
@@ -418,10 +420,10 @@ def _plain_torch(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _visit(step: Step, view: TableRows) -> Visit:
-    """Return a step as observers see it."""
+def _visit(step: Step, view: TableRows, mine: slice) -> Visit:
+    """Return a step as observers see it: the anchors of this process."""
     parts: Any = (step.rows, step.kept, step.before, view.seen > 0, step.share > 0)
-    return Visit(*(torch.as_tensor(part) for part in parts))
+    return Visit(*(torch.as_tensor(part)[mine] for part in parts))
 
 
 class Made(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,8 @@ class Rings(NamedTuple):
     step: Array
     mean: Array
     x: Any
+    made: dict[str, Tensor]
+    """The buffers that are new."""
 
 
 class OutputMemory(nn.Module):
@@ -40,7 +43,9 @@ class OutputMemory(nn.Module):
     """
 
     row: Tensor
+    born: Tensor
     at: Tensor
+    step: Tensor
     _buffers: dict[str, Any]
 
     def __init__(self, size: int, objective: Objective, *, in_gradient: bool = True) -> None:
@@ -55,6 +60,7 @@ class OutputMemory(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(objective.strata * (1 + objective.anchor_relations)))
         self.n_columns = 0
+        self.watchers: list[Callable[[Tensor, Tensor, Tensor], None]] = []
 
     def extra_repr(self) -> str:
         """Return the size and the number of rings.
@@ -67,30 +73,30 @@ class OutputMemory(nn.Module):
         return f"size={self.size}, rings={self.rings}"
 
     def prepared(self, x: Any, *, numpy: bool) -> Rings:
-        """Return the buffers, which share their storage with what is returned; they are made, or made wider, for x."""
-        rings = self._arrays(x, numpy)
+        """Return the buffers, which share their storage with what is returned; x may need others, which are new."""
+        rings = self._arrays(x, numpy, {})
         if any(held is None or held.dtype != column.dtype for held, column in zip(rings.x, x, strict=True)):
-            self._make_room([torch.as_tensor(column) for column in x])
-            rings = self._arrays(x, numpy)
+            rings = self._arrays(x, numpy, self._room_for([torch.as_tensor(column) for column in x]))
         return rings
 
-    def _arrays(self, x: Any, numpy: bool) -> Rings:
-        buffers = self._buffers
+    def _arrays(self, x: Any, numpy: bool, made: dict[str, Tensor]) -> Rings:
+        buffers = {**self._buffers, **made} if made else self._buffers
         arrays = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
         columns = [arrays.pop(f"column{k}", None) for k in range(len(x))]
-        return Rings(**arrays, x=type(x)(*columns))
+        return Rings(**arrays, x=type(x)(*columns), made=made)
 
-    def _make_room(self, x: list[Tensor]) -> None:
+    def _room_for(self, x: list[Tensor]) -> dict[str, Tensor]:
+        made: dict[str, Tensor] = {}
         for k, column in enumerate(x):
             held, dtype = self._buffers.get(f"column{k}"), column.dtype
             if held is None:  # ones are legal wherever an output is
                 shape = (len(self.row), *column.shape[1:])
-                self.register_buffer(f"column{k}", torch.ones(shape, dtype=dtype, device=column.device))
+                made[f"column{k}"] = torch.ones(shape, dtype=dtype, device=column.device)
             elif held.dtype != dtype and torch.promote_types(held.dtype, dtype) != held.dtype:
-                self._buffers[f"column{k}"] = held.to(torch.promote_types(held.dtype, dtype))
-        self.n_columns = len(x)
-        if self._buffers["column0"].dtype == torch.float64 != self.at.dtype:
-            self._buffers |= {name: self._buffers[name].double() for name in ("at", "share", "mean")}
+                made[f"column{k}"] = held.to(torch.promote_types(held.dtype, dtype))
+        if "column0" in made and made["column0"].dtype == torch.float64 != self.at.dtype:
+            made |= {name: self._buffers[name].double() for name in ("at", "share", "mean")}
+        return made
 
     def recall(self, rings: Rings, objective: Objective, batch: Batch, *, knows_rows: bool) -> Remembered:
         """Return what is held of rows that are not in the batch."""
@@ -108,7 +114,12 @@ class OutputMemory(nn.Module):
         self, rings: Rings, objective: Objective, batch: Batch, step: Step, memory: Remembered, *, knows_rows: bool
     ) -> None:
         """Take in the newest outputs; the oldest of each ring make room."""
-        xp, (row, born, at, share, cursor, count, mean, x) = namespace(rings.row), rings
+        xp, (row, born, at, share, cursor, count, mean, x, made) = namespace(rings.row), rings
+        if made:
+            self._buffers |= made
+            self.n_columns = len(x)
+        if self.watchers and knows_rows:
+            self._tell(torch.as_tensor(batch.rows), torch.as_tensor(batch.x[0]))
         if step.refreshed is not None:
             at[slice(None) if memory.anchors is None else memory.anchors] = step.refreshed
         mean[...] = step.mean
@@ -129,6 +140,26 @@ class OutputMemory(nn.Module):
         born[-1] = -1
         cursor[...] = (cursor + new) % self.size
         count += 1
+
+    def _tell(self, rows: Tensor, outputs: Tensor) -> None:
+        """Tell the watchers of rows that come back while they are remembered: both outputs, and all that are held."""
+        here, held = self.born >= 0, self._buffers["column0"]
+        place, position = ((self.row[:, None] == rows) & here[:, None]).nonzero(as_tuple=True)
+        for watcher in self.watchers:
+            watcher(held[place], outputs[position], held[here])
+
+    def ages(self) -> Tensor:
+        """Return how many steps ago each of the outputs that are held was made.
+
+        Returns
+        -------
+        Tensor
+            Numbers of steps, one for each output.
+        """
+        return self.step - self.born[self.born >= 0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "watchers": []}  # those of the original do not watch its copies
 
     def _apply(self, fn: Any, recurse: bool = True) -> OutputMemory:
         return super()._apply(at_least_single(fn), recurse)
