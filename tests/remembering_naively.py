@@ -406,7 +406,7 @@ class Transcript:
         outers = [k for k in range(len(rows)) if u[k] is not None]
         enough = remembered and len(remembered) >= self.expected[-1]
         expected, mean_total = self.expect(fresh, len(outers))
-        if self.strength == "virtual" and enough:
+        if self.strength == "gradient" and enough:
             objective = self.virtual(fresh, still, pool, memory, remembered, u, expected, mean_total)
             counted = outers
             at = u

@@ -61,10 +61,10 @@ def remembering(**options):
 @pytest.mark.parametrize("lr", [0.01, 0.1])
 class TestEncoder:
     def test_without_a_guard_it_collapses(self, lr):
-        assert train(remembering(strength="virtual", guard=False), lr) > -0.3
+        assert train(remembering(mode="gradient", guard=False), lr) > -0.3
 
     def test_with_the_guard_it_does_not(self, lr):
-        loss_fn = remembering(strength="virtual")
+        loss_fn = remembering(mode="gradient")
         assert train(info_nce(), lr) < -2
         assert train(loss_fn, lr) < -2
         assert _guard.alignment(loss_fn.memory.guard) > 0.5
@@ -73,4 +73,4 @@ class TestEncoder:
         assert train(fcco.losses.ContrastiveLoss(N), lr) < -2
 
     def test_nor_where_outputs_only_estimate(self, lr):
-        assert train(remembering(strength="estimate"), lr) < -2
+        assert train(remembering(mode="estimate"), lr) < -2

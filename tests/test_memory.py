@@ -30,7 +30,7 @@ from remembering_naively import (
     sides,
 )
 
-STRENGTHS = ["virtual", "estimate"]
+STRENGTHS = ["gradient", "estimate"]
 BATCHES = [[0, 1, 2, 3], [4, 2, 5], [1, 6, 3], [6, 4], [5, 0, 3, 6, 1, 2, 4], [2, 0, 5, 1], [3, 4, 6, 0]]
 
 
@@ -83,12 +83,12 @@ def test_steps_are_what_the_formulas_say(case, strength):
 @pytest.mark.parametrize("case", [case for case in CASES if not case.options], ids=str)
 @pytest.mark.usefixtures("_in_torch")
 def test_steps_with_old_or_large_outputs_are_what_the_formulas_say(case, options):
-    follow(case, "virtual", **options)
+    follow(case, "gradient", **options)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.others], ids=str)
 def test_steps_by_hand_are_what_the_formulas_say(case):
-    follow(case, "virtual")
+    follow(case, "gradient")
 
 
 class Fixed:
@@ -344,7 +344,7 @@ def test_classes_of_nca_share_one_ring():
 
 
 def test_the_composition_of_batches_is_a_running_mean():
-    loss_fn = ring_loss(strength="virtual")
+    loss_fn = ring_loss(strength="gradient")
     for rows in ([0, 2, 4, 1], [6, 3], [8, 10, 5]):
         feed(loss_fn, rows)
     torch.testing.assert_close(loss_fn.memory.expected, torch.tensor([2.0, 1.0, 1.0]))
@@ -427,7 +427,7 @@ def test_gradients_accumulate_over_steps(strength):
 
 
 def test_frozen_steps_and_values_leave_the_memory_alone():
-    loss_fn = ring_loss(strength="virtual")
+    loss_fn = ring_loss(strength="gradient")
     feed(loss_fn, [0, 1, 2])
     before = cases.state(loss_fn)
     with loss_fn.coupled.frozen() as visits:
@@ -461,9 +461,9 @@ def test_options_are_checked():
 # ---- state
 
 STATEFUL = [
-    (cases.AP, "virtual"),
-    (cases.COX, "virtual"),
-    (cases.NCA, "virtual"),
+    (cases.AP, "gradient"),
+    (cases.COX, "gradient"),
+    (cases.NCA, "gradient"),
     (cases.CONTRASTIVE, "estimate"),
     (cases.NDCG, "estimate"),
 ]
@@ -515,14 +515,14 @@ def test_a_copy_goes_on_bit_by_bit(case, strength, dtype, way):
 def test_a_state_replaces_what_was_remembered():
     """Also outputs of another width, and of another precision."""
     population = cases.NCA.population()
-    loss_fn = remembering(cases.NCA, population, "virtual")
+    loss_fn = remembering(cases.NCA, population, "gradient")
     cases.run(cases.NCA, loss_fn, population, cases.BATCHES[:2])
-    other = remembering(cases.NCA, population, "virtual")
+    other = remembering(cases.NCA, population, "gradient")
     other(torch.randn(2, 7, requires_grad=True), population[1][0][:2], [0, 1])
     other.load_state_dict(loss_fn.state_dict())
     assert cases.same(cases.state(other), cases.state(loss_fn))
     assert other.memory.column0.dtype == other.memory.at.dtype == torch.float64
-    other.load_state_dict(remembering(cases.NCA, population, "virtual").state_dict())  # from before the first step
+    other.load_state_dict(remembering(cases.NCA, population, "gradient").state_dict())  # from before the first step
     assert other.memory.recall(None) is None
 
 
@@ -733,9 +733,9 @@ def test_what_a_memory_cannot_do_is_refused():
 
     h = torch.ones(2, requires_grad=True)
     with pytest.raises(TypeError, match="sample cannot be given with a memory of strength 'virtual'"):
-        own_loss("virtual", by_index).pooled(careful, [h], torch.tensor([0, 1]), sample=h)
+        own_loss("gradient", by_index).pooled(careful, [h], torch.tensor([0, 1]), sample=h)
     own_loss("estimate", by_index).pooled(careful, [h], torch.tensor([0, 1]), sample=h)
     with pytest.raises(TypeError, match="index must be given, because outer takes it"):
-        own_loss("virtual", by_index).pooled(careful, [h], None)
+        own_loss("gradient", by_index).pooled(careful, [h], None)
     with pytest.raises(TypeError, match=r"because SOX\(.*\) keeps a row for every .* fcco.data.Indexed adds it"):
         fcco.CoupledLoss(torch.log, 3, memory=2).pooled(careful, [h], None)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from fcco import data, distributed, functional, losses, optim, schedules
 from fcco._checks import NotFiniteError
 from fcco._coupled import CoupledLoss
-from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
 from fcco._table import InnerTable, load_anyway
 from fcco.chunks import ChunkedModule, forward_in_chunks
 from fcco.core.rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
+from fcco.losses.memory import Memory
 
 if TYPE_CHECKING:
     from fcco import diagnostics, estimators, projections, solvers, theory

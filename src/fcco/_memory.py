@@ -341,20 +341,17 @@ def _newest(rows: Tensor | None, like: Tensor) -> Tensor:
     return ~(rows.unsqueeze(1) == rows.unsqueeze(0)).triu(1).any(1)
 
 
-def as_memory(memory: Memory | int | None, default: Memory | None = None, **of_loss: Any) -> Memory | None:
-    """Return the memory that an argument stands for: a number of outputs, 0 for none, None for the default.
+def as_memory(memory: Any, **of_loss: Any) -> Memory | None:
+    """Return the engine's memory for that of a loss: a number of outputs, 0 or None for none."""
+    if isinstance(memory, Memory) or memory is None:
+        return None if memory is None else replace(memory, **of_loss)
+    given = of_loss_memory(memory)
+    strength: Strength = "virtual" if given is None or given.mode == "gradient" else "estimate"
+    return None if given is None else Memory(given.size, strength, **of_loss)
 
-    ``of_loss`` are options that the loss decides, ``waits`` only where it is left to the loss.
-    """
-    if memory is None:
-        chosen = default
-    elif isinstance(memory, Memory):
-        chosen = memory
-    else:
-        size = whole_number("memory", memory, least=0)
-        chosen = (replace(default, size=size) if default else Memory(size)) if size else None
-    if chosen is None:
-        return None
-    if chosen.waits is not None:
-        of_loss.pop("waits", None)
-    return replace(chosen, **of_loss)
+
+def of_loss_memory(memory: Any) -> Any:
+    """Return what a loss remembers, as the shell of losses knows it."""
+    from fcco.losses.memory import as_memory
+
+    return as_memory(memory)

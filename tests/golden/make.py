@@ -35,7 +35,9 @@ RENAMED = {"self_term": "own_term"}
 
 
 def Memory(size, mode="gradient", **options):  # noqa: N802
-    return fcco.Memory(size, {"gradient": "virtual", "estimate": "estimate"}[mode], **options)
+    if options:
+        return fcco._memory.Memory(size, {"gradient": "virtual", "estimate": "estimate"}[mode], **options)
+    return fcco.Memory(size, mode)
 
 
 def build(case):

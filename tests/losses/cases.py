@@ -104,15 +104,15 @@ class Case:
     def __str__(self):
         # A function has its address in its text, which differs from process to process.
         named = {key: getattr(value, "__name__", value) for key, value in self.options.items()}
-        if self.strength is not None:
-            named["memory"] = self.strength
+        if self.memory_mode is not None:
+            named["memory"] = self.memory_mode
         return "-".join([self.loss.__name__, *(f"{key}={value}" for key, value in named.items())])
 
     @property
-    def strength(self):
+    def memory_mode(self):
         """What the loss uses its memory for; None where it has none."""
         memory = self.options.get("memory")
-        return memory.strength if isinstance(memory, fcco.Memory) else None
+        return memory.mode if isinstance(memory, fcco.Memory) else None
 
     def population(self, n=13, seed=0, dtype=torch.float64, scale=1.0):
         """(differentiable tensors, others), all of n rows."""
@@ -147,7 +147,7 @@ class Case:
 
     def with_room_for_all(self):
         """The same, with a memory from which nothing is dropped for want of room."""
-        return self if self.strength is None else self.with_options(memory=fcco.Memory(32, self.strength))
+        return self if self.memory_mode is None else self.with_options(memory=fcco.Memory(32, self.memory_mode))
 
     def with_options(self, **options):
         return replace(self, options={**self.options, **options})
@@ -288,8 +288,8 @@ OWN_TERMS = [
     )
 ]
 REMEMBERING = [
-    case.with_options(memory=fcco.Memory(4, strength))
-    for strength in ("virtual", "estimate")
+    case.with_options(memory=fcco.Memory(4, mode))
+    for mode in ("gradient", "estimate")
     for case in (
         AP,
         AP.with_options(surrogate="exp", own_term="exact"),

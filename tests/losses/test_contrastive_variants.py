@@ -60,7 +60,7 @@ class TestLearntTemperature:
         """With all data remembered and nothing changed, a batch with its memory has the exact gradient in τ."""
         first, second = views()
         tau = nn.Parameter(torch.tensor(0.3, dtype=torch.float64))
-        loss_fn = ContrastiveLoss(N, tau, memory=fcco.Memory(N, "virtual", guard=False))
+        loss_fn = ContrastiveLoss(N, tau, memory=fcco.Memory(N, "gradient", guard=False))
         for _ in range(3):
             for rows in torch.arange(6).view(3, 2):
                 loss = loss_fn(first[rows], second[rows], rows)

@@ -25,7 +25,7 @@ class TestFullBatch:
         population = case.population()
         loss_fn = case.make(population, rule)
         # A virtual batch divides by the size that batches have on average, which is then to be that of this one.
-        batches = [range(13)] * 3 if case.strength == "virtual" else BATCHES
+        batches = [range(13)] * 3 if case.memory_mode == "gradient" else BATCHES
         run(case, loss_fn, case.population(seed=1)[:1] + population[1:], batches)
         check_equal(case, case.call(loss_fn, population), population)
 

@@ -85,12 +85,12 @@ def _gradients(step, rows, n):
 
 def _batch(objective, x, rows):
     rows = np.array(rows)
-    return as_batch(objective, type(x)(*(c[rows] for c in x)), rows)
+    return as_batch(objective, type(x)(*(None if c is None else c[rows] for c in x)), rows)
 
 
 def _memory(objective, x, old, fresh, u):
     rows = np.array([row for row in old if row not in set(fresh)], dtype=int)
-    held = type(x)(*(c[rows] for c in x))
+    held = type(x)(*(None if c is None else c[rows] for c in x))
     kind, weight = objective.kind(held), np.ones(len(rows))
     share = objective.is_anchor(held) * weight
     pool = Pool(kind, weight, counted(kind, objective.kinds, weight))

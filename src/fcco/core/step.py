@@ -200,7 +200,7 @@ class Step(NamedTuple):
 
 def take(x: Any, places: Array | None) -> Any:
     """Return some of the examples; None: all."""
-    return x if places is None else type(x)(*(taken(c, places) for c in x))
+    return x if places is None else type(x)(*(None if c is None else taken(c, places) for c in x))
 
 
 def at(values: Array, places: Array | None) -> Array:
@@ -211,7 +211,7 @@ def at(values: Array, places: Array | None) -> Array:
 def join(one: Any, other: Any) -> Any:
     """Return the columns of both."""
     xp = namespace(one[0])
-    return type(one)(*(xp.concatenate([a, b]) for a, b in zip(one, other, strict=True)))
+    return type(one)(*(None if a is None else xp.concatenate([a, b]) for a, b in zip(one, other, strict=True)))
 
 
 def estimate(objective: Objective, batch: Batch, memory: Remembered | None = None) -> Estimate:

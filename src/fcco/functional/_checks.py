@@ -6,6 +6,7 @@ import math
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -129,6 +130,11 @@ def as_mask(values: Any, name: str, like: Tensor, like_name: str, *, signs: bool
         return values
     if values.is_complex():
         raise TypeError(f"{name} must have a real dtype; got {values.dtype}")
+    if reads_are_free(values) and values.dtype != torch.bfloat16:  # where NumPy takes a tenth of the time
+        array = values.detach().numpy()
+        positive = array == 1
+        if np.count_nonzero(positive) + np.count_nonzero(array == 0) == len(array):
+            return torch.from_numpy(positive)
     if not values.is_floating_point():
         values = values.long()  # in uint8, 255 compares equal to -1
     zero, minus = values == 0, values == -1
@@ -174,7 +180,8 @@ def check_time(time: Any, like: Tensor, like_name: str) -> None:
     check_per_example(time, "time", like, like_name)
     if time.dtype == torch.bool or time.is_complex():
         raise TypeError(f"time must have a real dtype; got {time.dtype}")
-    refuse_where("time", time, ~(time >= 0), "at least 0")
+    if not (reads_are_free(time) and time.dtype != torch.bfloat16 and time.detach().numpy().min(initial=0.0) >= 0):
+        refuse_where("time", time, ~(time >= 0), "at least 0")
 
 
 def check_entry(entry: Any, time: Tensor) -> None:

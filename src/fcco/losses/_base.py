@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from fcco._checks import NotFiniteError, reads_are_free, shape_of
+from fcco._checks import NotFiniteError, reads_are_free
 from fcco._coupled import CoupledLoss
 from fcco._describe import fingerprint
 from fcco._leave_out import leave_out_what_does_not_fit
-from fcco._memory import Memory, OutputMemory, as_memory
+from fcco._memory import OutputMemory, as_memory
 from fcco._outer import Outer
 from fcco._pool import EstimateFrom, Pool
 from fcco._step import SharedEstimate
 from fcco._table import InnerTable, at_least_single
-from fcco.core.rules import BSGD, Rule
-from fcco.functional._checks import as_mask
+from fcco.core.rules import Rule
 from fcco.functional._tensors import at_least_float32
 from fcco.losses._population import KnownLabels
+from fcco.losses.memory import Default as Default
+from fcco.losses.population import as_values as as_values
+from fcco.losses.population import count_both_classes as count_both_classes
+from fcco.losses.population import count_members as count_members
+from fcco.losses.population import count_positives as count_positives
 
 
 @dataclass(frozen=True)
@@ -42,79 +45,15 @@ def minus_share(log_u: Tensor) -> Tensor:
     return -(log_u[:, 0] - log_u[:, 1]).exp()
 
 
-def as_values(values: Any, name: str = "targets, labels, queries and relevances") -> Tensor:
-    """Convert a list, an array or a tensor of numbers to a tensor on the CPU."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu()
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(
-            f"{name} must be numbers; got {array.dtype}. Encode them as numbers first, for example by "
-            "numpy.unique(values, return_inverse=True)[1]"
-        )
-    return torch.as_tensor(array if array.flags.writeable else array.copy())  # arrays of pandas are read-only
-
-
-def count_positives(target: Any, name: str = "target") -> tuple[int, int]:
-    """Return the number of examples and the number of positives."""
-    target = as_values(target, name)
-    if target.dim() != 1:
-        raise ValueError(f"{name} must have the shape [n]; got {shape_of(target)}")
-    mask = as_mask(target, name, target, name, signs=False)
-    return len(mask), int(mask.sum())
-
-
-def count_both_classes(target: Any) -> tuple[int, int]:
-    """Return the number of examples and the number of positives; raise if all are of one class."""
-    n, n_pos = count_positives(target)
-    if n_pos in (0, n):
-        raise ValueError(f"target must have positives and negatives; got {n_pos} positives among {n} examples")
-    return n, n_pos
-
-
-def count_members(labels: Any, name: str) -> Tensor:
-    """Return the number of examples of each class 0 ... C - 1."""
-    labels = as_values(labels, name)
-    if labels.dtype == torch.bool or labels.is_floating_point() or labels.dim() != 1 or (labels < 0).any():
-        raise ValueError(
-            f"{name} must be integers >= 0 with the shape [n]; got {shape_of(labels)} of {labels.dtype}. "
-            "Encode the classes as 0, 1, ... first"
-        )
-    return labels.bincount()
-
-
 def _in_single_precision(column: Any) -> Any:
     """Return a tensor of half precision in float32, and anything else as it is."""
     return at_least_float32(column) if isinstance(column, Tensor) and column.is_floating_point() else column
 
 
-class Default(NamedTuple):
-    """What was measured to be best for a loss."""
-
-    table: Rule
-    """The rule without a memory."""
-    memory: Memory
-    """The memory, or, if the table alone is better, what is best of a memory."""
-    remembers: bool = True
-    """Whether a memory is better than the table alone."""
-    beside: Rule = BSGD()
-    """The rule beside the memory."""
-
-
-def choose(
-    rule: Rule | None, memory: Memory | int | None, default: Default, **of_loss: Any
-) -> tuple[Rule, Memory | None]:
-    """Return the rule and the memory of a loss, given the arguments of its constructor.
-
-    If neither is given, they are the default. A rule by itself has no memory, and a memory by itself has no table.
-    ``of_loss`` are options of the memory that the loss decides.
-    """
-    if rule is None and memory is None and default.remembers:
-        return default.beside, as_memory(default.memory, **of_loss)
-    remembered = as_memory(memory or 0, default.memory, **of_loss)
-    if rule is None:
-        rule = default.table if remembered is None else BSGD()
-    return rule, remembered
+def choose(rule: Rule | None, memory: Any, default: Default, **of_loss: Any) -> tuple[Rule, Any]:
+    """Return the rule and the memory of a loss. ``of_loss`` are options of the memory that the loss decides."""
+    rule, chosen = default.choose(rule, memory)
+    return rule, as_memory(chosen, **of_loss)
 
 
 class Loss(nn.Module):
@@ -152,7 +91,7 @@ class Loss(nn.Module):
     """The labels of the training data, if the loss was made from them."""
 
     def __init__(
-        self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False, memory: Memory | None = None
+        self, outer: Outer, n: int, *, rule: Rule, dim: int = 1, log: bool = False, memory: Any = None
     ) -> None:
         super().__init__()
         if isinstance(rule, Rule) and rule.all_rows:

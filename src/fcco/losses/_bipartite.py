@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fcco._checks import is_plain, reads_are_free, shape_of, whole_number
-from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import check_number
@@ -29,10 +28,11 @@ from fcco.losses._hand_memory import remembering_average_precision, remembering_
 from fcco.losses._options import AveragePrecisionOptions, PNormPushOptions
 from fcco.losses._population import check_members, outer_only, split
 from fcco.losses._temperature import AutoTemperature, ScoreDeviation, TemperedLoss
+from fcco.losses.memory import Memory
 
 # What measured best; see docs/defaults.md.
 AVERAGE_PRECISION = Default(SOAP(gamma=0.7), Memory(256), beside=SOAP(gamma=0.7))
-P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(4096, refresh=False), remembers=False)
+P_NORM_PUSH = Default(SOAP(gamma=0.5), Memory(4096), remembers=False)
 
 
 _PROBABLE_STEPS = 100  # with all scores in [0, 1], before a warning
@@ -407,7 +407,7 @@ class PNormPushLoss(Loss):
     ) -> None:
         check_number(p, "p", at_least=1)
         ell = resolve_surrogate(surrogate, margin)
-        rule, memory = choose(rule, memory, P_NORM_PUSH, strata=2)
+        rule, memory = choose(rule, memory, P_NORM_PUSH, strata=2, refresh=False)
         super().__init__(_Power(p, ell.is_exp), n, rule=rule, log=ell.is_exp, memory=memory)
         self.p, self.surrogate = p, ell
         self.coupled.outer_may_fail = True

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fcco._checks import as_index, check_one_each, check_rows, is_empty, reads_are_free, shape_of, whole_number
-from fcco._memory import Memory
 from fcco._pool import Estimate, Pool, Recall
 from fcco.functional._classes import Labels, as_labels, refuse_signs
 from fcco.losses._base import Loss, as_values, count_both_classes
+from fcco.losses.memory import Memory
 
 Counts = int | tuple[int, ...]
 

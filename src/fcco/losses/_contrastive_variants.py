@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from fcco._checks import as_index, is_empty
 from fcco._eager import eager
-from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco._repeats import find_repeats
 from fcco.core.rules import BSGD, Rule
@@ -21,6 +20,7 @@ from fcco.functional._similarity import check_temperature_of_all
 from fcco.losses._base import Loss, as_values, count_members
 from fcco.losses._options import SupervisedContrastiveOptions
 from fcco.losses._similarity import NCALoss
+from fcco.losses.memory import Memory
 
 
 class _Anchors(NamedTuple):

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from fcco._checks import as_index, has_repeats
 from fcco._coupled import CoupledLoss
-from fcco._remember import TRUST
 from fcco.functional._surrogates import Surrogate
 from fcco.losses._array_memory import Array, ArrayMemory, Batch
-from fcco.losses._array_outer import ArrayOuter, Logarithm, MinusRatio
+from fcco.losses._array_outer import ArrayOuter, MinusRatio
 from fcco.losses._by_hand import or_left_to_the_engine, track_rows, with_gradient
 from fcco.losses._hand_bipartite import PrecisionSums, push_means
 from fcco.losses._pair_arrays import own_terms
@@ -206,80 +205,3 @@ def remembering_p_norm_push(
     gradient[batch.positives] = theirs.pull_rivals(slope)
     batch.finish(batch.negatives, inner, expected)
     return with_gradient((scores,), np.add.reduce(f.value(new)) / m if m else 0.0, (gradient,))
-
-
-@or_left_to_the_engine
-def remembering_cox(
-    coupled: CoupledLoss,
-    risk: Tensor,
-    time: Tensor,
-    event: Tensor,
-    index: Any,
-    *,
-    n_events: int | None,
-    by_itself: ByItself,
-) -> Tensor | None:
-    """Return Cox's loss of a step with a memory, with a sampled own term, or None if the pool lacks a stratum."""
-    batch = FreshBatch(coupled, [risk, time, event], index)
-    if not batch.valid or not _are_times(time.detach().numpy()):
-        return None
-    n, m = coupled.n, len(batch.positives)
-    seen = np.concatenate([batch.held_label, batch.label])
-    p = int(np.count_nonzero(seen))
-    strata = [(n, len(seen))] * 2 if n_events is None else [(n_events, p), (n - n_events, len(seen) - p)]
-    if m > coupled.n_outer or any((size > 0) != (found > 0) for size, found in strata):
-        return None
-    of_event, of_other = (size / max(found, 1) for size, found in strata)
-    h, times = (column.astype(np.float64) for column in batch.memory.batch.columns[:2])
-    old, old_times = (column.astype(np.float64) for column in batch.held.columns[:2])
-    expected = batch.memory.expect(m)
-    logs = np.concatenate([old, h]) + np.log(np.where(seen, of_event, of_other))
-    sums = _log_sums_from(np.concatenate([old_times, times]), logs)
-    precise = sums(times[batch.positives]) - h[batch.positives]
-    inner = precise.astype(batch.scores.dtype)
-    if not math.isfinite(np.add.reduce(inner)):
-        return None
-    if not batch.enough:
-        return batch.step_by_itself(by_itself, batch.positives, inner, expected)
-    new, at = batch.step(batch.positives, inner, Logarithm())
-    gradient = np.zeros(len(h))
-    # The own term is a part of the sum that does not change with h.
-    gradient[batch.positives] = -np.exp(precise - at) * (1 - of_event * np.exp(-precise)) / expected[-1]
-    if n_events is None:
-        each = np.full(2, _each_represents(n - 1, expected[0]))
-    else:
-        of_rival = _each_represents(max(n_events - 1, 0), expected[1])
-        each = np.array([_each_represents(n - n_events, expected[0]), of_rival])
-    gradient += _pull_of_events(batch, times, h + np.log(each[batch.label.astype(np.intp)]), of_event)
-    batch.finish(batch.positives, inner, expected)
-    return with_gradient((risk,), np.add.reduce(new) / m if m else 0.0, (gradient,))
-
-
-def _pull_of_events(batch: FreshBatch, times: Array, logs: Array, of_event: float) -> Array:
-    """Refresh the u of remembered events; return the gradient of their terms with respect to the fresh log-hazards.
-
-    ``logs`` are the fresh log-hazards plus the logarithm of what each represents.
-    """
-    old, old_times = (column[batch.outer].astype(np.float64) for column in batch.held.columns[:2])
-    contributed = np.logaddexp(_log_sums_from(times, logs)(old_times) - old, math.log(of_event))
-    at = batch.refreshed(contributed)
-    if batch.refreshes:
-        at_risk = len(times) - np.searchsorted(np.sort(times), old_times)
-        share_of_one = 1 / np.maximum(at_risk, 1)
-        at = np.maximum(at, contributed - np.log1p(TRUST * (np.sqrt(share_of_one) + share_of_one)))
-    # An example is in the risk set of every remembered event at its time or before.
-    pulls = _log_sums_from(-old_times, np.log(batch.share) - old - at)
-    return np.exp(logs + pulls(-times))
-
-
-def _are_times(times: Array) -> bool:
-    with np.errstate(invalid="ignore"):
-        return bool((times >= 0).all())
-
-
-def _log_sums_from(points: Array, logs: Array) -> Any:
-    """Return a function of thresholds t: the logarithm of the sum of e^log over the points at t or above."""
-    order = np.argsort(points)
-    points, sums = points[order], np.logaddexp.accumulate(logs[order][::-1])[::-1]
-    sums = np.append(sums, -math.inf)
-    return lambda thresholds: sums[np.searchsorted(points, thresholds)]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fcco._checks import as_index, check_rows, shape_of
-from fcco._memory import Memory, as_memory
+from fcco._memory import as_memory
 from fcco._outer import Outer
 from fcco._pool import Estimate, Pool
 from fcco.core.rules import BSGD, SOAP, Rule
@@ -36,6 +36,8 @@ from fcco.losses._hand_listwise import list_mle_by_hand, list_net_by_hand, ndcg_
 from fcco.losses._options import ListMLEOptions, ListNetOptions, NDCGOptions
 from fcco.losses._population import check_lists
 from fcco.losses._temperature import Temperature, TemperedLoss
+from fcco.losses.memory import Memory
+from fcco.losses.memory import as_memory as as_mode
 from fcco.schedules import Power
 
 
@@ -75,7 +77,7 @@ class _ListwiseLoss(Loss):
         memory: Memory | int,
         log: bool = True,
     ) -> None:
-        remembered = as_memory(memory, Memory(strength="estimate"))
+        remembered = as_memory(as_mode(memory, Memory(mode="estimate")))
         if remembered is not None and remembered.strength != "estimate":
             raise ValueError(
                 f"memory of a listwise loss must have the strength 'estimate'; got {remembered.strength!r}. What is "

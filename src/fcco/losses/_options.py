@@ -6,12 +6,12 @@ from typing import Literal, TypedDict
 
 from torch import nn
 
-from fcco._memory import Memory
 from fcco.core.rules import Rule
 from fcco.functional._inner import OwnTerm
 from fcco.functional._inner_listwise import ListOwnTerm
 from fcco.functional._surrogates import SurrogateLike
 from fcco.losses._temperature import AutoTemperature, Temperature
+from fcco.losses.memory import Memory
 from fcco.objectives.meta import TaskLoss
 
 
@@ -89,14 +89,6 @@ class GroupDROOptions(TypedDict, total=False):
 
     temperature: float
     rule: Rule
-
-
-class CoxOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.CoxLoss`."""
-
-    rule: Rule | None
-    own_term: OwnTerm
-    memory: Memory | int | None
 
 
 class ListNetOptions(TypedDict, total=False):

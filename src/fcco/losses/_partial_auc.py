@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
-from fcco._memory import Memory, as_memory
+from fcco._memory import as_memory
 from fcco._pool import Estimate, Pool
 from fcco.core.rules import SOAP, Rule
 from fcco.functional._auc import check_fpr
@@ -25,6 +25,7 @@ from fcco.losses._classes import PerClass, count_per_class, known_labels, refuse
 from fcco.losses._hand_bipartite import can_fuse, partial_auc_by_hand
 from fcco.losses._options import CVaROptions, PartialAUCOptions
 from fcco.losses._population import check_members, outer_only, split
+from fcco.losses.memory import Memory
 from fcco.schedules import RunningMean
 
 _TINY = torch.finfo(torch.float32).tiny

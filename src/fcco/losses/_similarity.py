@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from torch import Tensor, is_grad_enabled, nn
 
 from fcco._checks import missing_index, reads_are_free
-from fcco._memory import Memory
 from fcco._pool import Estimate, Pool
 from fcco.core.rules import BSGD, SOAP, Rule
 from fcco.functional._checks import check_choice
@@ -25,6 +24,7 @@ from fcco.losses._hand_similarity import contrastive_by_hand, nca_by_hand
 from fcco.losses._likelihood import minus_log_share
 from fcco.losses._options import NCAOptions
 from fcco.losses._population import check_class_sizes
+from fcco.losses.memory import Memory
 from fcco.schedules import Power
 
 # What measured best; see docs/defaults.md.

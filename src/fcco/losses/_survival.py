@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fcco._checks import whole_number
-from fcco._memory import Memory
-from fcco._pool import Estimate, Pool
 from fcco.core.rules import SOAP, Rule
+from fcco.functional._checks import as_mask, check_floats, check_integers, check_time
 from fcco.functional._inner import OwnTerm, check_own_term
-from fcco.functional._inner_survival import cox_inner
-from fcco.losses._array_memory import can_remember
-from fcco.losses._array_outer import Logarithm
-from fcco.losses._base import Default, Loss, Scale, as_values, choose, count_positives
-from fcco.losses._by_hand import can_work_by_hand, step_by_hand
-from fcco.losses._hand_cox import cox_by_hand
-from fcco.losses._hand_memory import remembering_cox
-from fcco.losses._options import CoxOptions
-from fcco.losses._population import check_members, split
+from fcco.losses.loss import ObjectiveLoss
+from fcco.losses.memory import Default, Memory
+from fcco.losses.population import Kinds, Labels, Population, as_values, count_positives
+from fcco.objectives.survival import Cox
 
 # What measured best; see docs/defaults.md.
 COX = Default(SOAP(gamma=0.7), Memory(256))
 
 
-class CoxLoss(Loss):
+class CoxLoss(ObjectiveLoss):
     r"""Negative partial log-likelihood of Cox's model, per event, with risk sets from all training data.
 
     .. math:: F = \frac{1}{n_E} \sum_{i : E_i = 1} \log \sum_{j : T_j \ge T_i} e^{h_j - h_i}
@@ -89,7 +83,7 @@ class CoxLoss(Loss):
     >>> loss_fn(risk, torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1, 1, 0]), index=torch.tensor([3, 0, 2])).backward()
     """
 
-    estimated_from = "risk"
+    columns = ("risk", "time", "event")
 
     def __init__(
         self,
@@ -99,18 +93,21 @@ class CoxLoss(Loss):
         own_term: OwnTerm = "sampled",
         memory: Memory | int | None = None,
     ) -> None:
-        rule, memory = choose(rule, memory, COX, strata=1 if n_events is None else 2)
-        super().__init__(Scale(), n, rule=rule, log=True, memory=memory)
-        self.n_events = None if n_events is None else whole_number("n_events", n_events)
-        if self.n_events is not None and self.n_events > self.n:
-            raise ValueError(f"n_events must be at most n = {self.n}; got {n_events}")
-        if self.n_events is not None:
-            self._with_outer(self.n_events)._identify(n_events=self.n_events)
         check_own_term(own_term)
-        self.own_term: OwnTerm = own_term
+        n = whole_number("n", n)
+        if n_events is not None and whole_number("n_events", n_events) > n:
+            raise ValueError(f"n_events must be at most n = {n}; got {n_events}")
+        sizes = [n] if n_events is None else [n - n_events, n_events]
+        rule, memory = COX.choose(rule, memory)
+        objective = Cox(torch.tensor(sizes, dtype=torch.float64), own_term)
+        super().__init__(objective, n, rule=rule, memory=memory)
+        self.n_events, self.own_term = n_events, own_term
+        if n_events is not None:
+            kinds = Kinds.of_two(n, n_events, "n_events", ("censored example", "event"))
+            self.knows(Population(2, kinds), n_events, n_events=n_events)
 
     @classmethod
-    def from_targets(cls, event: Any, *times: Any, **options: Unpack[CoxOptions]) -> CoxLoss:
+    def from_targets(cls, event: Any, *times: Any, **options: Any) -> CoxLoss:
         """Create the loss with n and n_events counted in the training events.
 
         Parameters
@@ -133,9 +130,10 @@ class CoxLoss(Loss):
                 "BaselineCoxLoss.from_targets(time, event) takes times too"
             )
         n, n_events = count_positives(event, "event")
-        return cls(n, n_events, **options)._know_labels((as_values(event) == 1).to(torch.uint8), "event")
+        loss = cls(n, n_events, **options)
+        return loss.knows(Population(2, labels=Labels.of(as_values(event) == 1, "event")))
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, risk: Tensor, time: Tensor, event: Tensor, index: Tensor | None = None, strata: Tensor | None = None
     ) -> Tensor:
         """Return the loss of a batch.
@@ -159,44 +157,28 @@ class CoxLoss(Loss):
         Tensor
             The loss, a scalar.
         """
-        stratum = None if self.n_events is None else event
-        by_hand = self.own_term == "sampled" and strata is None
-        by_hand = by_hand and can_work_by_hand(self.coupled, (risk,), (time, event)) and risk.dim() == 1
-        if by_hand and self._agrees(event, index):
-            loss = self._by_hand(risk, time, event, index)
-            if loss is not None:
-                return loss
         columns = (risk, time, event) if strata is None else (risk, time, event, strata)
-        return self._loss(self._estimate, *columns, index=index, stratum=stratum, check=self._check)
+        return super().forward(*columns, index=index)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective, and their rows; raise if they are not legal.
 
-    def _by_hand(self, risk: Tensor, time: Tensor, event: Tensor, index: Any) -> Tensor | None:
-        """Return the loss of a batch, or None if the engine has to take the step."""
-        estimate = partial(cox_by_hand, n=self.n, n_events=self.n_events)
-        by_itself = partial(step_by_hand, self.coupled, (risk,), index, Logarithm(), estimate, time, event)
-        if self.memory is None:
-            return by_itself()
-        if not can_remember(self.memory, risk):
-            return None
-        return remembering_cox(self.coupled, risk, time, event, index, n_events=self.n_events, by_itself=by_itself)
+        Parameters
+        ----------
+        columns : sequence
+            The columns of the call.
+        index : Tensor of shape (B,) or None
+            The rows.
 
-    def _estimate(self, pool: Pool) -> Estimate:
-        """Estimate the inner values of the events in a pool."""
-        return cox_inner(
-            *pool.own,
-            rivals=pool.rivals,
-            rows=pool.rows,
-            n=self._of_population(self.n),
-            n_events=self._of_population(self.n_events),
-            own_term=self.own_term,
-            recall=pool.recall,
-        )
-
-    def _check(self, pool: Pool) -> None:
-        """Refuse a batch that contradicts the training data."""
-        if self.n_events is not None:
-            pool = pool._replace(own=pool.own[:3], rivals=None if pool.rivals is None else pool.rivals[:3])
-            check_members(pool, 1, split(self.n, self.n_events, "n_events", "event", "censored example"))
-            self._check_labels(pool)
+        Returns
+        -------
+        tuple
+            The columns, and the index.
+        """
+        risk, time, event, *strata = columns
+        check_floats(risk, "risk", "[B]")
+        check_time(time, risk, "risk")
+        event = as_mask(event, "event", risk, "risk", signs=False)
+        for stratum in strata:
+            check_integers(stratum, "strata", risk, "risk")
+        return (risk, time, event, *strata), index

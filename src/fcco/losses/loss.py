@@ -25,25 +25,27 @@ from fcco._checks import (
     is_plain,
     missing_index,
     reads_are_free,
-    whole_number,
 )
-from fcco._describe import Descriptions, options_of
+from fcco._describe import Descriptions, fingerprint, options_of
 from fcco._eager import eager
 from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._step import Visit
 from fcco._table import InnerTable
+from fcco.core.arrays import can_read
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule, is_per_row
 from fcco.core.spaces import as_dtype, wider
 from fcco.core.step import ALONE, Batch, Step, as_batch, take_step
 from fcco.functional._checks import check_floats
-from fcco.losses.memory import OutputMemory
+from fcco.losses.memory import Memory, OutputMemory, as_memory
+from fcco.losses.population import Population
 from fcco.losses.table import FirstRows, ShardedRows, TableRows
 from fcco.placement._messages import Layout, current_group
 from fcco.placement._ranks import GroupRanks
 from fcco.placement._sharded_table import ShardedTable
 
 _FLOATS = (torch.float32, torch.float64)
+_OF_PROCESS = ("objective", "population", "layout", "training", "is_frozen", "observers")
 _MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
 
 
@@ -63,8 +65,9 @@ class ObjectiveLoss(nn.Module):
         The number of training examples.
     rule : Rule
         How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` has no table.
-    memory : int, default 0
-        How many recent outputs to compare with, of each stratum.
+    memory : Memory or int, default 0
+        Which outputs of recent batches to compare with; a number is that of outputs of each stratum, and 0 stands for
+        none. See :class:`fcco.Memory`.
 
     Raises
     ------
@@ -76,7 +79,7 @@ class ObjectiveLoss(nn.Module):
     """The names of the columns in error messages; by default, those of the objective."""
     _backwards_in_eval = 0
 
-    def __init__(self, objective: Objective, n: int, *, rule: Rule, memory: int = 0) -> None:
+    def __init__(self, objective: Objective, n: int, *, rule: Rule, memory: Memory | int | None = 0) -> None:
         super().__init__()
         if not isinstance(objective, Objective):
             raise TypeError(f"objective must be an Objective; got {type(objective).__name__}")
@@ -99,8 +102,9 @@ class ObjectiveLoss(nn.Module):
                 self.add_module(name, value.function)
         self.table: Any = InnerTable(n, objective.dim, objective.log, visits=is_per_row(rule.rate), decays=rule.decays)
         self.table.identity = {"kind": type(self).__name__}
-        size = whole_number("memory", memory, least=0)
-        self.memory = OutputMemory(size, objective) if size else None
+        options = as_memory(memory or 0)
+        self.memory = None if options is None else OutputMemory(options, objective)
+        self.population: Population | None = None
         self.n_outer, self.layout, self.is_frozen = self.n, Layout(), False
         self.observers: list[Callable[[Visit], None]] = []
         self._described = Descriptions()
@@ -109,6 +113,47 @@ class ObjectiveLoss(nn.Module):
     def n(self) -> int:
         """The number of rows of the table."""
         return self.table.n
+
+    def extra_repr(self) -> str:
+        """Return the rule, and what is kept from step to step.
+
+        Returns
+        -------
+        str
+            What ``repr`` shows between the brackets.
+        """
+        kept = [] if isinstance(self.rule, BSGD) else ["a table"]
+        if self.memory is not None:
+            each = " of each stratum" if self.memory.rings > 1 else ""
+            kept.append(f"a memory of {self.memory.size} outputs{each}")
+        return f"rule={self.rule}, kept: {' and '.join(kept) or 'nothing'}"
+
+    def knows(self, population: Population | None, n_outer: int | None = None, **known: Any) -> Self:
+        """Record what is known about the training data.
+
+        A saved state contains this record and only loads into a loss with the same record.
+
+        Parameters
+        ----------
+        population : Population or None
+            What batches are checked against.
+        n_outer : int or None, default None
+            How many rows are ever anchors, if not all of them are. MOAP scales its estimates by it.
+        **known
+            Numbers, and tensors, which are identified by their values.
+
+        Returns
+        -------
+        ObjectiveLoss
+            This loss.
+        """
+        self.population = population
+        if population is not None and population.labels is not None:
+            known["labels"] = torch.from_numpy(population.labels.values)
+        told = {name: fingerprint(value) if isinstance(value, Tensor) else value for name, value in known.items()}
+        self.table.identity |= {name: value for name, value in told.items() if value is not None}
+        self.n_outer = self.n_outer if n_outer is None else max(n_outer, 1)
+        return self
 
     def forward(self, *columns: Any, index: Any = None, weight: Any = None, sample: Any = None) -> Tensor:
         """Return the loss of a batch, which in training is a step.
@@ -153,44 +198,86 @@ class ObjectiveLoss(nn.Module):
 
     def _call(self, columns: Sequence[Any], index: Any, weight: Any, sample: Any) -> Tensor:
         takes_step = self.training and torch.is_grad_enabled()
-        if takes_step and index is None and not isinstance(self.rule, BSGD):
-            raise missing_index(f"{self.rule} keeps a row for every example")
         group = current_group(self.layout) if takes_step else None
         with nullcontext() if is_compiling() else np.errstate(all="ignore"):
             if not takes_step:
-                self.check(columns)
+                columns, _ = self.given(columns, None)
                 made = self._of_batch(columns, weight, sample)
             elif group is None:
-                rows, ordered = self._rows(columns, index)
+                columns, rows, ordered = self._rows(columns, index)
                 made = self._take(columns, rows, ordered, index is not None, weight, sample)
             else:
-                made = self._take_together(columns, index, weight, sample, GroupRanks(group))
+                columns, made = self._take_together(columns, index, weight, sample, GroupRanks(group))
         loss = attach(made.value, columns[: self.objective.outputs], made.gradients, made.extra)
         if not self.training:
             self._watch_evaluation(loss)
         return loss
 
-    def check(self, columns: Sequence[Any]) -> None:
-        """Raise if columns are not what the objective takes.
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective and their rows; raise if a call is not what the loss takes.
 
         Parameters
         ----------
         columns : sequence
-            The columns of a call.
+            The columns of the call.
+        index : Tensor of shape (B,) or None
+            The rows of a step, if they are given, and None where no step is taken.
+
+        Returns
+        -------
+        tuple
+            The columns, and the index.
         """
-        names = self.columns or self.objective.Columns._fields
-        if len(columns) != len(names):
-            raise TypeError(f"the loss takes {len(names)} columns, {', '.join(names)}; got {len(columns)}")
-        for k, (name, column) in enumerate(zip(names, columns, strict=True)):
+        names = self._names
+        least = len(names) - len(self.objective.Columns._field_defaults)
+        if not least <= len(columns) <= len(names):
+            raise TypeError(f"the loss takes {least} columns, {', '.join(names[:least])}; got {len(columns)}")
+        for k, (name, column) in enumerate(zip(names, columns, strict=False)):
             if k < self.objective.outputs:
                 check_floats(column, name, "[B, d]" if isinstance(column, Tensor) and column.dim() > 1 else "[B]")
             elif not isinstance(column, Tensor) or column.shape[:1] != columns[0].shape[:1]:
                 got = list(column.shape) if isinstance(column, Tensor) else type(column).__name__
                 raise ValueError(f"{name} must be a tensor of the shape [{len(columns[0])}, ...]; got {got}")
+        return columns, index
 
-    def _rows(self, columns: Sequence[Any], index: Any) -> tuple[Tensor, Any]:
+    @property
+    def _names(self) -> Sequence[str]:
+        return self.columns or self.objective.Columns._fields
+
+    def check_known(self, batch: Batch) -> None:
+        """Raise if a batch contradicts what the loss knows about the training data.
+
+        Parameters
+        ----------
+        batch : Batch
+            The examples of all ranks, and their rows.
+        """
+        known = self.population
+        if known is not None:
+            known.check(batch.rows, batch.x[known.column], repeats=batch.repeats)
+
+    def at_step(self, objective: Objective, batch: Batch | None) -> tuple[Objective, Callable[[], None] | None]:
+        """Return the objective of this step, and what is to be done if the step succeeds.
+
+        Parameters
+        ----------
+        objective : Objective
+            The objective, in the library of the batch.
+        batch : Batch
+            The examples of all ranks.
+
+        Returns
+        -------
+        tuple
+            The objective with what changes from step to step, such as a temperature, and a function or None.
+        """
+        return objective, None
+
+    def _rows(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Tensor, Any]:
         """Check a batch, before anything has changed; return its rows, and in ascending order, if that is known."""
-        self.check(columns)
+        if index is None and not isinstance(self.rule, BSGD):
+            raise missing_index(f"{self.rule} keeps a row for every example")
+        columns, index = self.given(columns, index)
         first, table = columns[0], self.table.block
         if table.device != first.device:
             raise ValueError(
@@ -198,10 +285,10 @@ class ObjectiveLoss(nn.Module):
                 f".to({str(first.device)!r}), or the batch"
             )
         if index is None:
-            return torch.arange(len(first), device=first.device), None
+            return columns, torch.arange(len(first), device=first.device), None
         rows = as_index(index, first.device)
-        check_one_each(rows, first, (self.columns or self.objective.Columns._fields)[0])
-        return rows, check_rows(rows, self.n)
+        check_one_each(rows, first, self._names[0])
+        return columns, rows, check_rows(rows, self.n)
 
     def _take(
         self,
@@ -230,6 +317,9 @@ class ObjectiveLoss(nn.Module):
             given_rows = rows.numpy() if numpy else rows
             batch = as_batch(objective, x, given_rows, ordered=ordered, mine=mine, fixed=is_compiling())
             batch = self._weighed(batch, weight, sample, dtype, numpy=numpy)
+            if has_rows and (numpy or can_read(batch.rows)):
+                self.check_known(batch)
+            objective, then = self.at_step(objective, batch)
             if ranks is not None and not objective.has_pool:
                 ranks.anchors = ranks.examples
             elif ranks is not None:
@@ -242,6 +332,7 @@ class ObjectiveLoss(nn.Module):
             rings: Any = None
             recalled: Any = None
             if memory is not None:
+                memory.check(x)
                 rings = memory.prepared(x, numpy=numpy)
                 recalled = memory.recall(rings, objective, batch, knows_rows=has_rows)
             step = take_step(objective, self.rule, view, batch, recalled, ranks or ALONE)
@@ -250,6 +341,8 @@ class ObjectiveLoss(nn.Module):
             view.write(step) if has_rows else table.step.add_(1)
             if memory is not None:
                 memory.remember(rings, objective, batch, step, recalled, knows_rows=has_rows)
+            if then is not None:
+                then()
         for observer in self.observers if has_rows else ():
             observer(_visit(step, view, batch.mine))
         return Made.of(step, weight)
@@ -263,21 +356,26 @@ class ObjectiveLoss(nn.Module):
             batch = batch._replace(share=share.numpy() if numpy else share)
         return batch if sample is None else batch._replace(sample=sample)
 
-    def _take_together(self, columns: Sequence[Any], index: Any, weight: Any, sample: Any, ranks: GroupRanks) -> Made:
+    def _take_together(
+        self, columns: Sequence[Any], index: Any, weight: Any, sample: Any, ranks: GroupRanks
+    ) -> tuple[Sequence[Any], Made]:
         """Take a step with other processes: an error on one of them is one on all."""
         try:
             is_empty = isinstance(columns[0], Tensor) and len(columns[0]) == 0  # which one part of a batch may be
-            rows = torch.arange(0, device=columns[0].device) if is_empty else self._rows(columns, index)[0]
-            error, shared = None, [c.detach() for c in columns] if self.objective.has_pool else []
+            if is_empty:  # the columns are those of one example more
+                more = [torch.cat([c, c.new_full((1, *c.shape[1:]), c.requires_grad)]) for c in columns]
+                columns, rows = [c[:0] for c in self.given(more, torch.tensor([0]))[0]], torch.tensor([]).long()
+            else:
+                columns, rows, _ = self._rows(columns, index)
+            error, shared = None, [c.detach() for c in columns if c is not None] if self.objective.has_pool else []
         except Exception as caught:
             rows, error, shared = torch.zeros(0), caught, []
         (*shared, rows), mine = ranks.gather([*shared, rows], self._settings(), error)
         made = self._take(shared or columns, rows, None, index is not None, weight, sample, ranks, mine)
         gradients = [gradient[mine] for gradient in made.gradients] if shared else made.gradients
         size = ranks.group.size  # as gradients are averaged over processes
-        return Made(
-            [gradient * size for gradient in gradients], made.value, None if made.extra is None else made.extra * size
-        )
+        extra = None if made.extra is None else made.extra * size
+        return columns, Made([gradient * size for gradient in gradients], made.value, extra)
 
     def _of_batch(self, columns: Sequence[Tensor], weight: Any, sample: Any) -> Made:
         """Return what a step would with the objective of a batch by itself."""
@@ -287,6 +385,7 @@ class ObjectiveLoss(nn.Module):
         with _plain_torch(given[0].device):
             rows = torch.arange(len(given[0]), device=given[0].device)
             batch = as_batch(objective, objective.Columns(*given), rows)
+            objective, _ = self.at_step(objective, None)
             step = take_step(objective, BSGD(), FirstRows(), self._weighed(batch, weight, sample, dtype))
         return Made.of(step, weight)
 
@@ -312,9 +411,10 @@ class ObjectiveLoss(nn.Module):
 
     def _settings(self) -> dict[str, str]:
         """Return everything that makes a step, by name, in words that are the same in every process."""
-        memory = None if self.memory is None else self.memory.size
-        made = {"rule": type(self.rule), **options_of(self.rule), "memory": memory, "n": self.n, "init": self.init}
-        return self._described.texts({**self.table.identity, **made, "objective": type(self.objective)})
+        memory = None if self.memory is None else self.memory.options
+        made = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _OF_PROCESS}
+        made |= {"rule": type(self.rule), **options_of(self.rule), "memory": memory, "n": self.n}
+        return self._described.texts({**self.table.identity, **vars(self.objective), **made})
 
     def _check_finite(self, step: Step) -> None:
         """Raise if what a step would return or keep is not finite."""
@@ -336,7 +436,7 @@ class ObjectiveLoss(nn.Module):
         found = values[place] if place else values.sum()
         where = f" at position {place[0]}" if place else ""
         what = "gradient" if values.dim() else "loss"
-        name = (self.columns or self.objective.Columns._fields)[0]
+        name = self._names[0]
         raise NotFiniteError(
             f"{name} must be such that the {what} is finite; got {found:g}{where}", name, place[:1], float(found)
         )
@@ -453,7 +553,7 @@ def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any], extr
         term = torch.dot(output, part) if output.dim() == 1 else torch.dot(output.reshape(-1), part.reshape(-1))
         loss = term if loss is None else loss + term
     loss.detach().copy_(value) if isinstance(value, Tensor) else loss.detach().fill_(float(value))
-    if loss.requires_grad and not is_compiling():
+    if loss.requires_grad and is_plain():
         loss.grad_fn.register_prehook(_refuse_second_derivatives)
     return loss if extra is None else loss + (extra - extra.detach())
 

@@ -3,18 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fcco._checks import whole_number
 from fcco._table import at_least_single
 from fcco.core.arrays import Array, ascending, cast, contains, is_last, namespace, numbered, places_of, taken
 from fcco.core.objective import Objective
+from fcco.core.rules import BSGD, Rule
 from fcco.core.step import Batch, Remembered, Step
+from fcco.functional._checks import check_choice
 
 HORIZON = 100
 """Over how many steps, about, the composition of batches is averaged."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a loss remembers of recent batches: outputs such as scores, embeddings or risks, and what belongs to them.
+
+    A row u_i of the table is as old as the last update of its example. The outputs of the last batches are a few steps
+    old, and every example can be compared with all of them.
+
+    Parameters
+    ----------
+    size : int, default 256
+        How many outputs to remember of each stratum: of positives and of negatives, of events and of censored examples,
+        or of all examples. Of every row only the newest output is kept.
+    mode : {"gradient", "estimate"}, default "gradient"
+        What the remembered outputs are used for. With "gradient", a batch with its memory acts like one large batch.
+        Fresh examples are compared with remembered ones, remembered ones with fresh ones, and the gradient is that of a
+        batch of their total size, estimated from the fresh part. With "estimate", remembered outputs only improve the
+        estimate of g_i at which f is differentiated, and the gradient is that of the fresh batch. This is the safe
+        choice for a deep model whose outputs change fast.
+
+    Examples
+    --------
+    >>> import fcco
+    >>> loss_fn = fcco.losses.CoxLoss(n=1000, memory=fcco.Memory(size=64, mode="estimate"))
+    """
+
+    size: int = 256
+    mode: Literal["gradient", "estimate"] = "gradient"
+
+    def __post_init__(self) -> None:
+        whole_number("size", self.size)
+        check_choice(self.mode, "mode", ("gradient", "estimate"))
+
+
+def as_memory(memory: Memory | int, default: Memory | None = None) -> Memory | None:
+    """Return the memory that an argument stands for: a number of outputs, or 0 for none."""
+    if isinstance(memory, Memory):
+        return memory
+    size = whole_number("memory", memory, least=0)
+    return replace(default or Memory(), size=size) if size else None
+
+
+class Default(NamedTuple):
+    """What was measured to be best for a loss."""
+
+    table: Rule
+    """The rule without a memory."""
+    memory: Memory
+    """The memory, or, if the table alone is better, what is best of a memory."""
+    remembers: bool = True
+    """Whether a memory is better than the table alone."""
+    beside: Rule = BSGD()
+    """The rule beside the memory, if neither is given."""
+
+    def choose(self, rule: Rule | None, memory: Memory | int | None) -> tuple[Rule, Memory | None]:
+        """Return the rule and the memory of a loss, given the arguments of its constructor.
+
+        If neither is given, they are the default. A rule by itself has no memory, and a memory by itself has no table.
+        """
+        if rule is None and memory is None and self.remembers:
+            return self.beside, self.memory
+        remembered = as_memory(0 if memory is None else memory, self.memory)
+        return rule or (self.table if remembered is None else BSGD()), remembered
 
 
 class Rings(NamedTuple):
@@ -48,10 +116,11 @@ class OutputMemory(nn.Module):
     step: Tensor
     _buffers: dict[str, Any]
 
-    def __init__(self, size: int, objective: Objective, *, in_gradient: bool = True) -> None:
+    def __init__(self, options: Memory, objective: Objective) -> None:
         super().__init__()
-        self.size, self.rings, self.dim, self.in_gradient = size, objective.rings, objective.dim, in_gradient
-        places = self.rings * size + 1
+        self.options, self.size, self.rings = options, options.size, objective.rings
+        self.dim, self.in_gradient = objective.dim, options.mode == "gradient"
+        places = self.rings * self.size + 1
         self.register_buffer("row", torch.full((places,), -1))
         self.register_buffer("born", torch.full((places,), -1))
         self.register_buffer("at", torch.zeros((places, objective.dim)[: 1 + (objective.dim > 1)]))
@@ -70,13 +139,19 @@ class OutputMemory(nn.Module):
         str
             What ``repr`` shows between the brackets.
         """
-        return f"size={self.size}, rings={self.rings}"
+        return f"size={self.size}, mode={self.options.mode}, rings={self.rings}"
+
+    @property
+    def columns(self) -> list[Tensor]:
+        """The buffers of the outputs and of what belongs to them."""
+        return [buffer for name, buffer in self._buffers.items() if name.startswith("column")]
 
     def prepared(self, x: Any, *, numpy: bool) -> Rings:
         """Return the buffers, which share their storage with what is returned; x may need others, which are new."""
         rings = self._arrays(x, numpy, {})
-        if any(held is None or held.dtype != column.dtype for held, column in zip(rings.x, x, strict=True)):
-            rings = self._arrays(x, numpy, self._room_for([torch.as_tensor(column) for column in x]))
+        for held, column in zip(rings.x, x, strict=True):
+            if (None if held is None else held.dtype) != (None if column is None else column.dtype):
+                return self._arrays(x, numpy, self._room_for([None if c is None else torch.as_tensor(c) for c in x]))
         return rings
 
     def _arrays(self, x: Any, numpy: bool, made: dict[str, Tensor]) -> Rings:
@@ -85,9 +160,26 @@ class OutputMemory(nn.Module):
         columns = [arrays.pop(f"column{k}", None) for k in range(len(x))]
         return Rings(**arrays, x=type(x)(*columns), made=made)
 
-    def _room_for(self, x: list[Tensor]) -> dict[str, Tensor]:
+    def check(self, x: Any) -> None:
+        """Raise if a batch cannot be remembered, since its examples have other columns or shapes than those before."""
+        if not self.n_columns:
+            return
+        for name, column, k in zip(x._fields, x, range(len(x)), strict=True):
+            held = self._buffers.get(f"column{k}")
+            if (held is None) != (column is None):
+                given, before = ("not given", "with") if column is None else ("given", "without")
+                raise ValueError(f"{name} is {given}, but the memory has examples {before} it")
+            if held is not None and held.shape[1:] != column.shape[1:]:
+                raise ValueError(
+                    f"{name} must have the shape {['B', *held.shape[1:]]}, like those in the memory; "
+                    f"got {list(column.shape)}"
+                )
+
+    def _room_for(self, x: list[Tensor | None]) -> dict[str, Tensor]:
         made: dict[str, Tensor] = {}
         for k, column in enumerate(x):
+            if column is None:
+                continue
             held, dtype = self._buffers.get(f"column{k}"), column.dtype
             if held is None:  # ones are legal wherever an output is
                 shape = (len(self.row), *column.shape[1:])
@@ -132,11 +224,12 @@ class OutputMemory(nn.Module):
         fits = (rank >= 0) & (taken(new, ring) - rank <= self.size)
         place = xp.where(fits, ring * self.size + (taken(cursor, ring) + rank) % self.size, len(row) - 1)
         born[...] = xp.where(memory.pool.weight > 0, born, -1)
-        row[place], born[place], share[place] = batch.rows if knows_rows else -1, count, 0.0
+        row[place], born[place], share[place], at[place] = batch.rows if knows_rows else -1, count, 0.0, 0.0
         of_anchors = place if batch.every is None else taken(place, batch.every)
         at[of_anchors], share[of_anchors] = step.kept, step.share
         for buffer, values in zip(x, batch.x, strict=True):
-            buffer[place] = values
+            if buffer is not None:
+                buffer[place] = values
         born[-1] = -1
         cursor[...] = (cursor + new) % self.size
         count += 1

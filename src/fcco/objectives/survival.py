@@ -15,6 +15,8 @@ class Survival(NamedTuple):
     risk: Array
     time: Array
     event: Array
+    stratum: Array | None = None
+    """Risk sets are within strata; None: there is one."""
 
 
 class Cox(Objective):
@@ -28,18 +30,21 @@ class Cox(Objective):
     def __init__(self, sizes: Any = None, term: SelfTerm = "sampled") -> None:
         self.self_term, self.fills = term, term == "sampled"
         self.sizes = self.stratum_sizes = sizes
-        if sizes is not None:
+        if sizes is not None and len(sizes) == 1:  # it is not known how many of them are events
+            self.kinds = self.strata = self.rings = self.relations = 1
+            self.self_relation = 0
+        elif sizes is not None:
             self.anchor_sizes, self.total = sizes * (namespace(sizes).arange(2)), float(sizes[1])
 
     def is_anchor(self, x: Survival) -> Array:
         return x.event == 1
 
-    def kind(self, x: Survival) -> Array:
-        return (x.event == 1) * 1
+    def group(self, x: Survival) -> Array | None:
+        return x.stratum
 
     def relation(self, anchors: Survival, candidates: Survival) -> tuple[Array, ...]:
         event = candidates.event == 1
-        return ~event, event
+        return (None,) if self.kinds == 1 else (~event, event)
 
     def sums(self, anchors: Survival, candidates: Survival, pairs: Pairs) -> tuple[Array, Backward]:
         return log_sums_from(anchors.risk, candidates.risk, anchors.time, candidates.time, pairs)
