@@ -29,8 +29,8 @@ from fcco.losses._meta import MAMLLoss
 from fcco.losses._partial_auc import CVaRPartialAUCLoss, PartialAUCLoss
 from fcco.losses._robust import GroupDROLoss, InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss, NCALoss
-from fcco.losses._survival import CoxLoss
 from fcco.losses._two_way import TwoWayPartialAUCLoss
+from fcco.losses.survival import CoxLoss
 
 __all__ = [
     "AUCLoss",
