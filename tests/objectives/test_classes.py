@@ -183,3 +183,12 @@ def test_extreme_scores_give_finite_losses(kind, name, memory, dtype):
     for scale in (0.0, 1e2, 1e4):
         for _ in range(2):
             value_and_gradient(lambda x: loss(x, LABELS, torch.arange(N)), (scale * x).to(dtype))
+
+
+def test_a_batch_without_any_label_keeps_its_pairs():
+    """No batch is empty, and this one has no term."""
+    x, rows = by_class(SCORES[:2], 0 * LABELS[:2] - 1, torch.arange(2))
+    assert len(rows) == 2 * C
+    step = take_step(objective_of("ap"), fcco.BSGD(), FirstRows(), as_batch(objective_of("ap"), x, rows))
+    assert step.value == 0.0
+    assert not step.gradients[0].any()

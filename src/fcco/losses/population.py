@@ -38,17 +38,17 @@ class Labels(NamedTuple):
         """Raise if the label of a row is another one. A label that is missing here or there fits to all."""
         known = self.values.take(rows)
         differs = known != labels
-        if self.classes > 1:
-            differs &= known >= 0
+        if np.count_nonzero(differs):
+            differs &= (known >= 0) & (labels >= 0)
         if not np.count_nonzero(differs):
             return
         place = int(differs.argmax())
         example, label = divmod(int(rows[place]), self.classes)
-        row = f"row {example}" + f" and class {label}" * (self.classes > 1)
+        row = f"row {example} and class {label}" if self.classes > 1 else f"row {example}"
+        at = "" if self.classes > 1 else f" at position {place}"  # pairs without a label have been left out
         raise ValueError(
-            f"{self.name} must be {int(known[place])} for {row}, as in from_targets; got {int(labels[place])} at "
-            f"position {place // self.classes}: the dataset, the sampler and the loss must be made from the same rows "
-            "in the same order"
+            f"{self.name} must be {int(known[place])} for {row}, as in from_targets; got {int(labels[place])}{at}: "
+            "the dataset, the sampler and the loss must be made from the same rows in the same order"
         )
 
 

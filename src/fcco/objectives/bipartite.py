@@ -36,12 +36,12 @@ class Bipartite(Objective):
     Columns, kinds, strata, rings, arrays = Scored, 2, 2, 2, True
 
     def __init__(
-        self, surrogate: Surrogate, tau: float | Array = 1.0, sizes: Array | None = None, classes: int = 1
+        self, surrogate: Surrogate, tau: float | Array = 1.0, sizes: Array | None = None, classes: int | None = None
     ) -> None:
         self.surrogate, self.tau, self.log, self.self_value = surrogate, tau, surrogate.log, surrogate.self_value
         self.arrays, self.classes = surrogate.arrays, classes
         self.sizes = self.stratum_sizes = sizes
-        if classes > 1:
+        if classes is not None:
             self.Columns = Classed  # type: ignore[misc, assignment]
             self.kinds = self.strata = self.rings = 2 * classes
 
@@ -51,36 +51,36 @@ class Bipartite(Objective):
             return
         of_class = sizes.reshape(-1, 2)
         self.anchor_sizes, self.total = (of_class * namespace(sizes).arange(2)).reshape(-1), float(of_class[:, 1].sum())
-        if self.classes > 1:
+        if self.classes is not None:
             counts = (of_class[:, 1] > 0) & ((of_class[:, 0] > 0) | (not self.is_mean))
             self.total = float(counts.sum())
             self.stratum_parts = ((counts[:, None] * namespace(sizes).arange(2)) / self.total).reshape(-1)
 
     def of_class(self, x: Any, counts: Array) -> Array:
         """Return the counts of negatives and positives of the class of each example, [2, 1] or [2, m]."""
-        return counts[:, None] if self.classes == 1 else taken(counts.reshape(-1, 2).T, x.group, 1)
+        return counts[:, None] if self.classes is None else taken(counts.reshape(-1, 2).T, x.group, 1)
 
     def kind(self, x: Any) -> Array:
         kind = (x.label == 1) * 1
-        return kind if self.classes == 1 else kind + 2 * x.group
+        return kind if self.classes is None else kind + 2 * x.group
 
     def group(self, x: Any) -> Array | None:
-        return None if self.classes == 1 else x.group
+        return None if self.classes is None else x.group
 
     def pool(self, x: Any, weight: Array) -> Pool:
-        return super().pool(x, weight if self.classes == 1 else weight * (x.label >= 0))
+        return super().pool(x, weight if self.classes is None else weight * (x.label >= 0))
 
     def by_anchors(self, x: Any, counts: Array) -> Array:
         return self.of_class(x, counts).sum(0)[None]
 
     def shares(self, x: Any, w: Weights, fresh: Pool) -> tuple[Array, Array]:
         share = w.known * ones(x.score)
-        if self.classes > 1:
+        if self.classes is not None:
             share = share / self.of_class(x, fresh.there)[1].clip(1, None)
         return share, share
 
     def worth(self, x: Any, share: Array) -> Array:
-        if self.classes == 1 or self.anchor_sizes is None:
+        if self.classes is None or self.anchor_sizes is None:
             return share
         return (share > 0) / self.of_class(x, self.anchor_sizes)[1].clip(1, None)
 
@@ -96,7 +96,7 @@ class AveragePrecision(Bipartite):
         tau: float | Array = 1.0,
         sizes: Any = None,
         term: SelfTerm = "sampled",
-        classes: int = 1,
+        classes: int | None = None,
     ) -> None:
         super().__init__(surrogate, tau, sizes, classes)
         self.outer, self.self_term = Share(surrogate.log), term
@@ -147,7 +147,7 @@ class AUC(Bipartite):
 
     is_mean = True
 
-    def __init__(self, surrogate: Surrogate, sizes: Any = None, classes: int = 1) -> None:
+    def __init__(self, surrogate: Surrogate, sizes: Any = None, classes: int | None = None) -> None:
         super().__init__(surrogate, sizes=sizes, classes=classes)
         self.outer = Power(1.0, surrogate.log)
         self.have_positives(sizes)
@@ -173,7 +173,7 @@ class AUCMargin(AUC):
 
     dim = relations = 4
 
-    def __init__(self, margin: float = 1.0, sizes: Any = None, classes: int = 1) -> None:
+    def __init__(self, margin: float = 1.0, sizes: Any = None, classes: int | None = None) -> None:
         super().__init__(Surrogate("hinge", margin), sizes, classes)
         self.outer = Margin(margin)
 
@@ -185,4 +185,4 @@ class AUCMargin(AUC):
         return wide(self.of_class(x, counts))[[1, 0, 1, 0]]  # variances are differences of what may be large
 
     def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
-        return moments(anchors.score, candidates.score, pairs, self.classes)
+        return moments(anchors.score, candidates.score, pairs, self.classes or 1)

@@ -16,7 +16,7 @@ from fcco.objectives.bipartite import AUC, Bipartite, Scored
 class PartialAUC(AUC):
     """F = mean over positives i of tau log g_i, where g_i is the mean over negatives j of e^(l(h_j - h_i) / tau)."""
 
-    def __init__(self, surrogate: Surrogate, tau: float = 1.0, sizes: Any = None, classes: int = 1) -> None:
+    def __init__(self, surrogate: Surrogate, tau: float = 1.0, sizes: Any = None, classes: int | None = None) -> None:
         super().__init__(surrogate, sizes, classes)
         self.outer, self.log, self.tau = Logarithm(tau), True, tau
 
