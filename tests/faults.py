@@ -448,6 +448,12 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
         "losses/test_loss.py::test_two_ranks_add_up_an_f_with_a_sample": [
             ("else made.extra * size", "else made.extra"),
         ],
+        "losses/test_loss.py::test_ranks_that_know_no_rows_have_different_ones": [
+            ("if not has_rows:", "if False:"),
+        ],
+        "losses/test_loss.py::test_equal_batches_of_all_ranks_are_warned_of_once": [
+            ("[rows] if has_rows else shared", "[rows]"),
+        ],
     },
     "placement/_ranks.py": {
         "losses/test_loss.py::test_two_ranks_take_the_steps_of_one": [

@@ -55,8 +55,8 @@ from fcco.core.outers import takes_index
 from fcco.core.rules import BSGD, SOX, Batch, Rule, is_per_row
 from fcco.core.spaces import Rate, as_column, as_dtype, wider
 from fcco.placement import Change, Layout, Placement, place
+from fcco.placement._ranks import warn_of_equal
 
-_EQUAL_BATCHES = 3  # of all ranks, in as many steps, before a warning
 _MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
 
 
@@ -159,8 +159,7 @@ class CoupledLoss(nn.Module):
     parts that are to go on by themselves.
     """
     _backwards_in_eval = 0
-    _equal_batches = 0  # steps in which all ranks had the same rows
-    _watches_ranks = True  # until they differed, or a warning was given
+    _equal_batches: int | None = 0  # steps in which all ranks had the same rows; None: no more to be counted
 
     def __init__(
         self,
@@ -799,21 +798,9 @@ class CoupledLoss(nn.Module):
         return Step(inner, made[0], made[-1], sampled, change.rows, seen, values, batch.rate, written, visit)
 
     def _watch_ranks(self, placement: Placement, columns: Sequence[Any]) -> None:
-        """Warn once if every rank has the same rows from the first step on. A few equal batches may be chance."""
-        ranks, count = placement.parts, len(columns[0])
-        if not self._watches_ranks or placement.alone or placement.rank > 0 or count == 0:
-            return
-        parts = [column.unflatten(0, (ranks, -1)) for column in columns if count % ranks == 0]
-        are_equal = len(parts) > 0 and all(torch.equal(part, part[:1].expand_as(part)) for part in parts)
-        self._equal_batches += are_equal
-        self._watches_ranks = are_equal and self._equal_batches < _EQUAL_BATCHES
-        if self._equal_batches == _EQUAL_BATCHES:
-            warnings.warn(
-                f"all {ranks} ranks had the same rows in each of the first {_EQUAL_BATCHES} steps, and train as "
-                "one rank would: give each rank rows of its own. Samplers of fcco.data do so if num_replicas and rank "
-                "are left out, other loaders need a DistributedSampler, and Accelerate needs to prepare the loader",
-                stacklevel=2,
-            )
+        """Warn once if every rank has the same rows from the first step on."""
+        if not placement.alone and placement.rank == 0 and len(columns[0]) > 0:
+            self._equal_batches = warn_of_equal(columns, placement.parts, self._equal_batches)
 
     def _updated(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return what the rule makes of the rows. A rule may be the caller's own."""

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -238,6 +239,108 @@ def test_two_ranks_take_the_steps_of_one(name, memory, monkeypatch):
         np.testing.assert_allclose(seen, wanted, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(rows, alone.table.u, rtol=1e-9, atol=1e-12)
     assert sorted(made[0][-1] + made[1][-1]) == sorted(rows_of_all)  # each observes its own
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"label": None},
+        {"label": torch.ones(3)},
+        {"score": torch.ones(4, dtype=torch.int64)},
+        {"score": torch.tensor([0.0, 1.0, torch.nan, 0.0]).double()},
+        {"score": torch.zeros(4)},
+        {"index": torch.tensor([0, 1, 2, 100])},
+        {"index": torch.arange(4.0)},
+        {"index": None},
+        {"weight": torch.ones(4)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rule", [fcco.SOAP(0.5), fcco.BSGD()], ids=str)
+def test_an_error_on_one_rank_is_one_on_all(rule, bad, monkeypatch):
+    outputs = torch.randn(8, dtype=torch.float64)
+
+    def call(group):
+        loss, rows = shells.make("ap", 4, rule), torch.arange(4) + 4 * group.rank
+        loss.layout = Layout(group=group)
+        good = {"score": outputs[rows].clone().requires_grad_(), "label": rows % 2, "index": rows, "weight": None}
+        said = []
+        for given in (good | bad if group.rank == 1 else good, good):
+            score, label, *others = given.values()
+            try:
+                said.append(loss(score, label, **dict(zip(("index", "weight"), others, strict=True))).item())
+            except Exception as error:
+                said.append(str(error))
+        return *said, int(loss.table.step)
+
+    (told, value, steps), (said, other, _) = Ranks(monkeypatch).run(call)
+    assert "rank 1 has " in told  # refused its batch, or what differs
+    assert isinstance(said, str)
+    assert value == other
+    assert steps == 1
+
+
+@pytest.mark.parametrize("kind", ["f", "estimate", "gradient"])
+def test_an_error_of_a_function_on_one_rank_is_one_on_all(kind, monkeypatch):
+    class Failing(GivenInner):
+        def inner(self, anchors, candidates, pairs, w):
+            assert kind != "estimate" or anchors.inner.max() < 9
+            inner, back = super().inner(anchors, candidates, pairs, w)
+            return inner, (lambda *x: ((torch.inf * inner,), ())) if kind == "gradient" and inner.max() > 9 else back
+
+    def f(u, index, sample):
+        assert kind != "f" or sample.max() < 9
+        return u.square() * sample
+
+    def call(group):
+        loss, rows = ObjectiveLoss(Failing(FromFunction(f)), 4, rule=fcco.SOAP(0.5)), torch.arange(2) + 2 * group.rank
+        loss.layout, said = Layout(group=group), []
+        for factor in (10.0 if group.rank == 1 else 1.0, 1.0):
+            try:
+                inner = factor * torch.ones(2).requires_grad_()
+                said.append(loss(inner, index=rows, sample=inner.detach()).item())
+            except Exception as error:
+                said.append(type(error))
+        return *said, int(loss.table.step), loss.table.u.tolist()
+
+    told, said = Ranks(monkeypatch).run(call)
+    assert told == (RuntimeError, 1.0, 1, [1.0] * 4)
+    assert said == (fcco.NotFiniteError if kind == "gradient" else AssertionError, *told[1:])
+
+
+def test_ranks_that_know_no_rows_have_different_ones(monkeypatch):
+    outputs, label = torch.randn(6).double(), torch.tensor([0, 1, 0, 1, 1, 0])
+
+    def call(group=None):
+        loss = shells.make("ap", 4, fcco.BSGD())
+        loss.layout = Layout(group=group)
+        mine = slice(0, 6) if group is None else slice(3 * group.rank, 3 * group.rank + 3)
+        return [loss(outputs[mine].clone().requires_grad_(), label[mine]).item() for _ in range(2)]
+
+    ranks, wanted = Ranks(monkeypatch), call()
+    assert ranks.run(call) == [pytest.approx(wanted)] * 2
+
+
+@pytest.mark.parametrize("has_rows", [False, True])
+def test_equal_batches_of_all_ranks_are_warned_of_once(has_rows, monkeypatch):
+    def call(equal):
+        def train(group):
+            loss = shells.make("ap", 0, fcco.BSGD())
+            loss.layout = Layout(group=group)
+            shift = 0 if equal else group.rank
+            for step in range(5):
+                rows = (torch.arange(4) + step + shift) if has_rows else None
+                loss(torch.arange(4.0).requires_grad_() + shift, torch.arange(4) % 2, index=rows)
+
+        return train
+
+    ranks = Ranks(monkeypatch)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ranks.run(call(equal=False))
+        assert not caught
+        ranks.run(call(equal=True))
+    assert [str(warning.message)[:34] for warning in caught] == ["all 2 ranks had the same rows in e"]
 
 
 def test_two_ranks_add_up_an_f_with_a_sample(monkeypatch):

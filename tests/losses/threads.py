@@ -16,6 +16,7 @@ class Ranks:
         self.barrier, self.parts = Barrier(2, timeout=60), [None, None]
         monkeypatch.setattr(_messages, "_gather_evenly", lambda group, rows: torch.cat(self.share(group.rank, rows)))
         monkeypatch.setattr("fcco.losses.loss.current_group", lambda layout: layout.group)
+        monkeypatch.setattr("fcco.placement._ranks.device_of", lambda group: torch.device("cpu"))
         monkeypatch.setattr(
             torch.distributed, "all_reduce", lambda values, group: values.copy_(self.sum(group, values))
         )

@@ -41,7 +41,7 @@ from fcco.losses.memory import Memory, OutputMemory, as_memory
 from fcco.losses.population import Population
 from fcco.losses.table import FirstRows, ShardedRows, TableRows
 from fcco.placement._messages import Layout, current_group
-from fcco.placement._ranks import GroupRanks
+from fcco.placement._ranks import GroupRanks, warn_of_equal
 from fcco.placement._sharded_table import ShardedTable
 
 _FLOATS = (torch.float32, torch.float64)
@@ -78,6 +78,7 @@ class ObjectiveLoss(nn.Module):
     columns: tuple[str, ...] | None = None
     """The names of the columns in error messages; by default, those of the objective."""
     _backwards_in_eval = 0
+    _equal_batches: int | None = 0
 
     def __init__(self, objective: Objective, n: int, *, rule: Rule, memory: Memory | int | None = 0) -> None:
         super().__init__()
@@ -336,7 +337,13 @@ class ObjectiveLoss(nn.Module):
                 rings = memory.prepared(x, numpy=numpy)
                 recalled = memory.recall(rings, objective, batch, knows_rows=has_rows)
             step = take_step(objective, self.rule, view, batch, recalled, ranks or ALONE)
-        self._check_finite(step)
+        if ranks is None:
+            self._check_finite(step)
+        else:
+            ranks.is_careful |= not objective.has_pool  # as each then has gradients of its own
+            self._check_finite(step)
+            ranks.agree()
+            ranks.is_careful = False
         if not self.is_frozen:
             view.write(step) if has_rows else table.step.add_(1)
             if memory is not None:
@@ -350,16 +357,21 @@ class ObjectiveLoss(nn.Module):
     def _weighed(self, batch: Batch, weight: Any, sample: Any, dtype: torch.dtype, *, numpy: bool = False) -> Batch:
         """Return a batch with what the caller says of each f."""
         if weight is not None:
-            if self.objective.has_pool:
-                raise TypeError("weight is not defined where examples are compared with each other")
-            share = check_weight(weight, torch.empty(len(batch.x[0])), dtype)
+            share = self._share(batch.x, weight, dtype)
             batch = batch._replace(share=share.numpy() if numpy else share)
         return batch if sample is None else batch._replace(sample=sample)
+
+    def _share(self, columns: Sequence[Any], weight: Any, dtype: torch.dtype) -> Tensor:
+        """Return how much each f counts, checked."""
+        if self.objective.has_pool:
+            raise TypeError("weight is not defined where examples are compared with each other")
+        return check_weight(weight, torch.empty(len(columns[0])), dtype)
 
     def _take_together(
         self, columns: Sequence[Any], index: Any, weight: Any, sample: Any, ranks: GroupRanks
     ) -> tuple[Sequence[Any], Made]:
         """Take a step with other processes: an error on one of them is one on all."""
+        has_rows = index is not None
         try:
             is_empty = isinstance(columns[0], Tensor) and len(columns[0]) == 0  # which one part of a batch may be
             if is_empty:  # the columns are those of one example more
@@ -367,11 +379,28 @@ class ObjectiveLoss(nn.Module):
                 columns, rows = [c[:0] for c in self.given(more, torch.tensor([0]))[0]], torch.tensor([]).long()
             else:
                 columns, rows, _ = self._rows(columns, index)
+            if weight is not None:
+                self._share(columns, weight, torch.float64)
             error, shared = None, [c.detach() for c in columns if c is not None] if self.objective.has_pool else []
         except Exception as caught:
             rows, error, shared = torch.zeros(0), caught, []
-        (*shared, rows), mine = ranks.gather([*shared, rows], self._settings(), error)
-        made = self._take(shared or columns, rows, None, index is not None, weight, sample, ranks, mine)
+        is_sum = weight is not None and getattr(weight, "dtype", None) != torch.bool
+        settings = {
+            **self._settings(),
+            "index": "given" if has_rows else "None",
+            "weight": "numbers" if is_sum else "None",
+        }
+        (*shared, rows), mine = ranks.gather([*shared, rows], settings, error)
+        if ranks.group.rank == 0 and all(ranks.examples):
+            self._equal_batches = warn_of_equal([rows] if has_rows else shared, ranks.group.size, self._equal_batches)
+        if not has_rows:
+            rows = torch.arange(len(rows), device=rows.device)
+        ranks.is_careful = sample is not None or not type(self.objective).__module__.startswith("fcco.")
+        try:
+            made = self._take(shared or columns, rows, None, has_rows, weight, sample, ranks, mine)
+        except Exception as caught:
+            ranks.agree(caught)
+            raise
         gradients = [gradient[mine] for gradient in made.gradients] if shared else made.gradients
         size = ranks.group.size  # as gradients are averaged over processes
         extra = None if made.extra is None else made.extra * size
