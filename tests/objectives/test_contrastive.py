@@ -10,14 +10,10 @@ import fcco
 from fcco import functional
 from fcco.core.outers import FromFunction
 from fcco.core.step import Remembered, as_batch, estimate, take, take_step
+from fcco.functional._contrastive_variants import on_sphere
 from fcco.losses import ContrastiveLoss, RobustContrastiveLoss, SupervisedContrastiveLoss
-from fcco.objectives.contrastive import (
-    Contrastive,
-    Embedded,
-    RobustContrastive,
-    SupervisedContrastive,
-    Views,
-)
+from fcco.objectives.contrastive import Contrastive, RobustContrastive, Views
+from fcco.objectives.neighbours import NCA, Embedded
 
 from .stepping import Table, assert_equal, gradients_of, mean_error, of_each, paired, some, step_of, whole
 
@@ -110,6 +106,11 @@ def labelled(labels, seed=0):
     return torch.randn(len(labels), 3).double().requires_grad_(), torch.tensor(labels)
 
 
+def supervised(sizes=None, **options):
+    """Return the objective of unit vectors divided by sqrt(2 tau), which is the supervised contrastive one."""
+    return NCA(sizes, likelihood=True, **options)
+
+
 LABELS = [0, 0, 0, 1, 1, 1, 1, 2, 2, 3]
 LACKING = [[0, 5, 7, 2], [1, 5, 2], [0, 1, 2, 3, 4, 7, 8]]
 
@@ -117,7 +118,7 @@ LACKING = [[0, 5, 7, 2], [1, 5, 2], [0, 1, 2, 3, 4, 7, 8]]
 @pytest.mark.parametrize("sizes", [None, torch.tensor([3.0, 4.0, 2.0, 1.0]).double()], ids=["unknown", "known"])
 def test_supervised_all_data_give_the_exact_objective(sizes):
     (z, y), tau = labelled(LABELS), learnt()
-    loss = step_of(SupervisedContrastive(sizes, tau, kinds=4), (z, y), torch.arange(10))
+    loss = step_of(supervised(sizes, kinds=4), (on_sphere(z, tau), y), torch.arange(10))
     assert_equal(loss, functional.supervised_contrastive_loss(z, y, temperature=tau), (z, tau))
 
 
@@ -127,12 +128,12 @@ def test_supervised_batches_give_the_steps_of_the_loss(sizes, batches):
     # With a table, the loss keeps mates and all others, and not mates and strangers. If it has all classes, it weighs
     # strangers by the sizes of their classes.
     tau, rule = learnt(), fcco.BSGD()
-    objective = SupervisedContrastive(None if sizes is None else sizes.double(), tau, kinds=4)
+    objective = supervised(None if sizes is None else sizes.double(), kinds=4)
     loss_fn, table = SupervisedContrastiveLoss(10, sizes, tau, rule=rule).double(), Table(10, 2, rule)
     for seed, rows in enumerate(batches):
         z, y = labelled(LABELS, seed)
         rows = torch.tensor(rows)
-        loss = step_of(objective, (z[rows], y[rows]), rows, table, rule)
+        loss = step_of(objective, (on_sphere(z[rows], tau), y[rows]), rows, table, rule)
         assert_equal(loss, loss_fn(z[rows], y[rows], rows), (z, tau), 1e-11)
 
 
@@ -155,9 +156,9 @@ SAMPLERS = {
 def test_supervised_memory_is_right_on_average(sampler, by_class):
     labels, pairs = SAMPLERS[sampler]
     z, y = labelled(labels)
-    objective = SupervisedContrastive(y.bincount().double(), learnt(), by_class=by_class)
-    objective.refreshes = False
-    assert mean_error(objective, Embedded(z.detach(), y), torch.rand(len(y), 2).double(), pairs) < 1e-12
+    objective = supervised(y.bincount().double(), by_class=by_class)
+    objective.refreshes = objective.conserves = False
+    assert mean_error(objective, Embedded(on_sphere(z, 0.3).detach(), y), torch.rand(len(y), 2).double(), pairs) < 1e-12
 
 
 @MODES
@@ -197,7 +198,7 @@ def test_extreme_values_are_finite(tau, scale):
     wanted = functional.contrastive_loss(a, b, temperature=tau)
     assert_equal(loss, wanted, (a, b), 1e-9)
     y = torch.tensor(LABELS)
-    loss = step_of(SupervisedContrastive(None, tau, kinds=4), (a, y), torch.arange(10))
+    loss = step_of(supervised(kinds=4), (on_sphere(a, tau), y), torch.arange(10))
     assert_equal(loss, functional.supervised_contrastive_loss(a, y, temperature=tau), (a,), 1e-9)
 
 

@@ -56,6 +56,9 @@ class Objective:
     """Whether g is the mean over the candidates, rather than their sum."""
     refreshes = True
     """Whether fresh candidates refresh what is remembered of g, which adds noise where f is a power."""
+    repels = False
+    """Whether candidates that are remembered only push outputs away. In the gradient, a deep model would flee from them
+    with all outputs together, and collapse while its loss falls; so they only estimate g."""
     sizes: Array | None = None
     """[kinds], how many examples of each kind the population has; None: as the pool has them."""
     stratum_sizes: Array | None = None

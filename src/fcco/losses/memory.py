@@ -118,6 +118,8 @@ class OutputMemory(nn.Module):
 
     def __init__(self, options: Memory, objective: Objective) -> None:
         super().__init__()
+        if objective.repels:
+            options = replace(options, mode="estimate")
         self.options, self.size, self.rings = options, options.size, objective.rings
         self.dim, self.in_gradient = objective.dim, options.mode == "gradient"
         places = self.rings * self.size + 1

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from fcco.core.arrays import Array
-from fcco.core.kernels import Backward, Pairs, Side, log_sums, log_totals
-from fcco.core.objective import FromEstimate, gradients
+from fcco.core.kernels import log_totals
+from fcco.core.objective import FromEstimate
 from fcco.core.outers import FromFunction, Logarithm, Outer
 from fcco.core.weights import Pool, SelfTerm, Weights
-from fcco.objectives.neighbours import NCA, Embedded
 
 
 class Views(NamedTuple):
@@ -28,7 +27,7 @@ class Contrastive(FromEstimate):
 
     Columns: ClassVar[type[Any]] = Views
     outer: Outer = Logarithm()
-    outputs, dim, log, self_relation = 2, 2, True, 0
+    outputs, dim, log, self_relation, repels = 2, 2, True, 0, True
 
     def __init__(
         self,
@@ -98,33 +97,6 @@ class Tempered:
 
     def __call__(self, log_u: Tensor, rows: Tensor, tau: Tensor) -> Tensor:
         return (tau * (log_u + self.rho)).mean(1)
-
-
-class SupervisedContrastive(NCA):
-    """F = -mean of log(g_i1 / (g_i1 + g_i2)), the sums of e^((s_ij - 1) / tau) over mates j and strangers."""
-
-    arrays = conserves = False
-
-    def __init__(self, sizes: Any = None, tau: float | Tensor = 0.1, **options: Any) -> None:
-        super().__init__(sizes, likelihood=True, **options)
-        self.tau = tau
-
-    @property
-    def parameters(self) -> tuple[Tensor, ...]:
-        return learnt(self.tau)
-
-    def sums(self, anchors: Embedded, candidates: Embedded, pairs: Pairs) -> tuple[Array, Backward]:
-        with torch.enable_grad():
-            leaves = [x.embedding.detach().requires_grad_() for x in (anchors, candidates)]
-            a, b = map(unit, leaves)
-            t = (a @ b.T - 1) / as_number(self.tau, a)
-        logs, to_pairs = log_sums(t.detach().clone(), pairs)
-
-        def backward(grad: Array, side: Side = "both", scale: Array | None = None) -> Any:
-            one, two, *of_tau = gradients(t, (*leaves, *self.parameters), to_pairs(grad, scale))
-            return (one,), (two,), *of_tau
-
-        return logs, backward
 
 
 def unit(z: Tensor) -> Tensor:
