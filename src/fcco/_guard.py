@@ -2,7 +2,7 @@
 
 Where remembered outputs only repel, as negatives of a contrastive loss do, the outputs of a deep model can flee from
 them together. All remembered outputs then look far away and all fresh ones alike: the model collapses while the loss
-falls. In the runs of ``tests/test_guard.py`` the mean force of the memory on the batch points to where the batch has
+falls. In small encoders the mean force of the memory on the batch points to where the batch has
 already moved, with a cosine of .6 to .9; in runs where a memory helps, of -.4 to .45. The guard therefore averages this
 cosine, and as long as it is above .5, the step is that of the batch by itself.
 """

@@ -85,3 +85,9 @@ def test_pairs_do_not_flee_without_the_net_force(lr):
     alone, collapsed = train(supervised(memory=0), lr, exact=supervised_loss), math.log(2 * N)
     assert train(supervised(conserves=False), lr, exact=supervised_loss) > collapsed - 0.01
     assert train(supervised(), lr, exact=supervised_loss) < alone + 0.15 < collapsed - 2
+
+
+@pytest.mark.parametrize("memory", [None, 256, fcco.Memory(256)], ids=str)
+def test_a_contrastive_loss_may_have_any_memory(memory):
+    loss_fn = fcco.losses.ContrastiveLoss(N, memory=memory)
+    assert train(lambda first, second, rows: loss_fn(first, second, index=rows), 0.1) < -2

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
-from fcco._guard import alignment
 from fcco._step import Visit
 from fcco.core.rules import SCENT, is_per_row
 from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
@@ -44,9 +43,8 @@ class Monitor:
     - with ``exact``: ``tracking_error``, the relative error of u on a sample of rows seen, and ``estimate_error``, that
       of the last batch's estimates. The table pays where the first is the smaller. See :func:`relative_error`.
     - with a memory: ``remembered``, how many outputs it holds; ``age_mean``, ``age_median`` and ``age_max``, how many
-      steps ago they were made; ``drift``, how far those have moved whose rows came back meanwhile, as a share of the
-      deviation of all outputs that are held (a recent average); and ``push``, what its guard sees: the cosine of the
-      force on the batch and of its displacement from what is remembered, which is above .5 where a model may collapse.
+      steps ago they were made; and ``drift``, how far those have moved whose rows came back meanwhile, as a share of
+      the deviation of all outputs that are held (a recent average).
 
     A loss with a memory and no table (the rule is ``fcco.BSGD()``) has no figures of rows. Of those above, its report
     has ``step``, the figures of the memory, and, if calls have an index, ``never_seen``, ``visits`` and
@@ -223,9 +221,6 @@ class Monitor:
             }
         if self._spread > 0:
             figures["drift"] = (self._moved / self._spread) ** 0.5
-        guard = getattr(self._engine.memory, "guard", None)
-        if guard is not None and guard[-1] > 0:
-            figures["push"] = alignment(guard).item()
         return figures
 
     def _share_renewed(self, visits: Tensor) -> float:
@@ -331,7 +326,7 @@ class Monitor:
         panels[0].set(xlabel=labels[0], ylabel=labels[1])
         shown: list[tuple[Any, tuple[str, ...]]] = [
             (panels[1], ("tracking_error", "estimate_error", "jump")),
-            (panels[2], ("gamma", "effective_rate", "never_seen") if has_table else ("age_mean", "drift", "push")),
+            (panels[2], ("gamma", "effective_rate", "never_seen") if has_table else ("age_mean", "drift")),
         ]
         for panel, names in shown:
             for name in names:
