@@ -274,6 +274,23 @@ class ObjectiveLoss(nn.Module):
         """
         return objective, None
 
+    def completed(self, step: Step, rule: Rule | None) -> tuple[Step, Callable[[], None] | None]:
+        """Return a step with a function of the mean over the anchors, and what is to be done if the step succeeds.
+
+        Parameters
+        ----------
+        step : Step
+            The step with the mean itself.
+        rule : Rule or None
+            The rule of the step. None: the batch is the whole population.
+
+        Returns
+        -------
+        tuple
+            The step, and a function or None.
+        """
+        return step, None
+
     def _rows(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Tensor, Any]:
         """Check a batch, before anything has changed; return its rows, and in ascending order, if that is known."""
         if index is None and not isinstance(self.rule, BSGD):
@@ -337,6 +354,7 @@ class ObjectiveLoss(nn.Module):
                 rings = memory.prepared(x, numpy=numpy)
                 recalled = memory.recall(rings, objective, batch, knows_rows=has_rows)
             step = take_step(objective, self.rule, view, batch, recalled, ranks or ALONE)
+            step, last = self.completed(step, self.rule)
         if ranks is None:
             self._check_finite(step)
         else:
@@ -348,8 +366,9 @@ class ObjectiveLoss(nn.Module):
             view.write(step) if has_rows else table.step.add_(1)
             if memory is not None:
                 memory.remember(rings, objective, batch, step, recalled, knows_rows=has_rows)
-            if then is not None:
-                then()
+            for write in (then, last):
+                if write is not None:
+                    write()
         for observer in self.observers if has_rows else ():
             observer(_visit(step, view, batch.mine))
         return Made.of(step, weight)
@@ -416,6 +435,7 @@ class ObjectiveLoss(nn.Module):
             batch = as_batch(objective, objective.Columns(*given), rows)
             objective, _ = self.at_step(objective, None)
             step = take_step(objective, BSGD(), FirstRows(), self._weighed(batch, weight, sample, dtype))
+            step, _ = self.completed(step, None)
         return Made.of(step, weight)
 
     def _takes_arrays(self, columns: Sequence[Tensor]) -> bool:
