@@ -257,7 +257,9 @@ class ObjectiveLoss(nn.Module):
         if known is not None:
             known.check(batch.rows, batch.x[known.column], repeats=batch.repeats)
 
-    def at_step(self, objective: Objective, batch: Batch | None) -> tuple[Objective, Callable[[], None] | None]:
+    def at_step(
+        self, objective: Objective, batch: Batch, *, is_step: bool
+    ) -> tuple[Objective, Callable[[], None] | None]:
         """Return the objective of this step, and what is to be done if the step succeeds.
 
         Parameters
@@ -266,6 +268,8 @@ class ObjectiveLoss(nn.Module):
             The objective, in the library of the batch.
         batch : Batch
             The examples of all ranks.
+        is_step : bool
+            Whether a step is taken; otherwise the batch is evaluated by itself.
 
         Returns
         -------
@@ -337,7 +341,7 @@ class ObjectiveLoss(nn.Module):
             batch = self._weighed(batch, weight, sample, dtype, numpy=numpy)
             if has_rows and (numpy or can_read(batch.rows)):
                 self.check_known(batch)
-            objective, then = self.at_step(objective, batch)
+            objective, then = self.at_step(objective, batch, is_step=True)
             if ranks is not None and not objective.has_pool:
                 ranks.anchors = ranks.examples
             elif ranks is not None:
@@ -433,7 +437,7 @@ class ObjectiveLoss(nn.Module):
         with _plain_torch(given[0].device):
             rows = torch.arange(len(given[0]), device=given[0].device)
             batch = as_batch(objective, objective.Columns(*given), rows)
-            objective, _ = self.at_step(objective, None)
+            objective, _ = self.at_step(objective, batch, is_step=False)
             step = take_step(objective, BSGD(), FirstRows(), self._weighed(batch, weight, sample, dtype))
             step, _ = self.completed(step, None)
         return Made.of(step, weight)
