@@ -60,7 +60,8 @@ def table_of(loss):
     loss = getattr(loss, "coupled", loss)
     if isinstance(loss.rule, fcco.BSGD):
         return loss.table.u[:0]
-    return loss.table.read(None, cold=torch.nan)
+    held = loss.table.read(None, cold=torch.nan)
+    return held[:, [1, 0, 2]] if isinstance(loss, losses.CVaRPartialAUCLoss) else held
 
 
 def memory_of(loss):
@@ -75,7 +76,7 @@ def memory_of(loss):
 def others_of(loss):
     """Further state: temperatures, moments of scores, rows of a second level."""
     state = loss.state_dict()
-    names = sorted(name for name in state if name.endswith(("tau", "moments", "temperature", "over_positives.table.u")))
+    names = sorted(name for name in state if name.endswith(("tau", "moments", "temperature", "over_positives.u")))
     return [state[name] for name in names]
 
 

@@ -371,7 +371,7 @@ def compiled_run(name, memory, backend):
     _, wanted = shells.train(shells.make(name, memory), name, shells.weights(), steps=8)
     _, seen = shells.train(torch.compile(shells.make(name, memory), backend=backend), name, shells.weights(), steps=8)
     np.testing.assert_allclose(seen, wanted, rtol=1e-10, atol=1e-12)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # of all steps but the first
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1 + (not memory)  # one of all steps but the first
 
 
 @between_graphs

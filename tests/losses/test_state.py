@@ -339,7 +339,7 @@ class TestBelonging:
     def test_both_tables_of_a_loss_are_refused(self):
         saved, other = (losses.TwoWayPartialAUCLoss.from_targets(target) for target in SPLITS)
         before = state(other)
-        with pytest.raises(RuntimeError, match=r"coupled\.table: the saved table has labels="):
+        with pytest.raises(RuntimeError, match=r"table: the saved table has labels="):
             other.load_state_dict(fill(saved).state_dict())
         assert same(state(other), before)
 

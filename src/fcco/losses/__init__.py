@@ -26,10 +26,10 @@ from fcco.losses._contrastive_variants import RobustContrastiveLoss, SupervisedC
 from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses._listwise import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.losses._meta import MAMLLoss
-from fcco.losses._partial_auc import CVaRPartialAUCLoss, PartialAUCLoss
+from fcco.losses._partial_auc import PartialAUCLoss
 from fcco.losses._robust import GroupDROLoss, InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss, NCALoss
-from fcco.losses._two_way import TwoWayPartialAUCLoss
+from fcco.losses.partial_auc import CVaRPartialAUCLoss, TwoWayPartialAUCLoss
 from fcco.losses.survival import CoxLoss
 
 __all__ = [

@@ -63,27 +63,6 @@ class PartialAUCOptions(TypedDict, total=False):
     memory: Memory | int | None
 
 
-class CVaROptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.CVaRPartialAUCLoss`."""
-
-    max_fpr: float
-    top_k: int | None
-    surrogate: SurrogateLike
-    margin: float
-    rule: Rule
-    memory: Memory | int
-
-
-class TwoWayOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.TwoWayPartialAUCLoss`."""
-
-    temperature: float
-    positive_temperature: float
-    surrogate: SurrogateLike
-    margin: float
-    rule: Rule
-
-
 class GroupDROOptions(TypedDict, total=False):
     """Options of :class:`fcco.losses.GroupDROLoss`."""
 

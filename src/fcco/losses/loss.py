@@ -176,22 +176,18 @@ class ObjectiveLoss(nn.Module):
         Tensor
             The loss, a scalar.
         """
-        if is_compiling() and not self._can_be_traced(columns):
+        if is_compiling() and not self._can_be_traced():
             return self._untraced(columns, index, weight, sample)
         return self._call(columns, index, weight, sample)
 
-    def _can_be_traced(self, columns: Sequence[Any]) -> bool:
+    def _can_be_traced(self) -> bool:
         """Return whether a step can be part of a graph: nothing is to be made first, and no message to be sent."""
-        if isinstance(columns[0], Tensor) and (Tensor, self._dtype(columns), columns[0].device) not in self._objectives:
-            return False
         memory = self.memory
         has_room = memory is None or (memory.n_columns > 0 and not memory.watchers)
         return current_group(self.layout) is None and has_room
 
     @eager
     def _untraced(self, columns: Sequence[Any], *others: Any) -> Tensor:
-        if isinstance(columns[0], Tensor):  # for the next call
-            self._objective_like(columns[0].detach().to(self._dtype(columns)))
         return self._call(columns, *others)
 
     def _dtype(self, columns: Sequence[Any]) -> torch.dtype:
@@ -455,7 +451,7 @@ class ObjectiveLoss(nn.Module):
 
     def _objective_like(self, x: Any) -> Objective:
         """Return the objective with its arrays in the library, the dtype and the place of the outputs."""
-        if self._parameters:  # which functional_call may have exchanged
+        if self._parameters or is_compiling():  # functional_call may have exchanged them; a graph has what it makes
             return self.objective.like(x).with_parameters(self._parameters)
         key = (type(x), x.dtype, getattr(x, "device", None))
         if key not in self._objectives:

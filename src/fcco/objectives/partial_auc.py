@@ -36,6 +36,8 @@ class TwoWayPartialAUC(PartialAUC):
 
     def outer_of(self, inner: Array, share: Array) -> PowerOfLog:
         xp = namespace(inner)
+        if not len(inner):
+            return self.outer
         peak = xp.where(share > 0, self.outer.p * inner, -float("inf")).max()
         return PowerOfLog(self.outer.p, xp.where((share > 0).any(), peak, 0.0))
 
