@@ -8,6 +8,7 @@ from fcco.core.outers import FromFunction
 from fcco.core.surrogates import as_surrogate
 from fcco.losses.loss import ObjectiveLoss
 from fcco.objectives.bipartite import AveragePrecision, PNormPush
+from fcco.objectives.contrastive import Contrastive
 from fcco.objectives.given import GivenInner
 from fcco.objectives.neighbours import NCA
 from fcco.objectives.survival import Cox
@@ -23,6 +24,7 @@ OBJECTIVES = {
     "nca by class": lambda: NCA(CLASSES, by_class=True),
 }
 CASES = [(name, memory) for name in OBJECTIVES for memory in (0, 12)]
+OBJECTIVES["contrastive"] = Contrastive
 OBJECTIVES["given"] = lambda: GivenInner(FromFunction(torch.log))
 
 
@@ -34,6 +36,8 @@ def columns(name, outputs, rows):
     """The columns of a batch, given the outputs [B, 2] of a model."""
     if name == "given":
         return (outputs[:, 0].square() + 0.5,)
+    if name == "contrastive":
+        return outputs, outputs.flip(1) + 1
     label, time = (torch.arange(N) % 4 == 0).long(), (torch.arange(N) * 37 % 53).double()
     if name.startswith("nca"):
         return outputs, torch.arange(N)[rows] % 4

@@ -77,7 +77,7 @@ def test_a_first_step_that_is_not_taken_leaves_no_trace(name, memory, monkeypatc
     with loss.frozen():
         loss(*given, index=rows)
     with monkeypatch.context() as patch:
-        patch.setattr(loss, "_check_finite", lambda step: 1 / 0)
+        patch.setattr(loss, "_check_finite", lambda *step: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             loss(*given, index=rows)
     assert list(loss.state_dict()) == before
@@ -119,6 +119,48 @@ def test_second_derivatives_are_refused(name, memory):
     value = shells.make(name, memory)(*shells.columns(name, outputs, torch.arange(8)), index=torch.arange(8))
     with pytest.raises(RuntimeError, match="no second derivatives"):
         torch.autograd.grad(value, outputs, create_graph=True)
+
+
+@pytest.mark.parametrize(("library", "dtype"), [("numpy", torch.float32), ("torch", torch.float64)])
+@pytest.mark.parametrize("rule", [fcco.SOX(0.5), fcco.MOAP(0.5), fcco.BSGD()], ids=str)
+@pytest.mark.parametrize(("name", "memory"), [*shells.CASES, ("given", 0), ("contrastive", 0), ("contrastive", 12)])
+def test_what_is_extreme_is_refused_or_does_no_harm(name, memory, rule, library, dtype, monkeypatch):
+    """Refused before it is remembered, at its place; or values and gradients stay finite, those of later steps too."""
+    if library == "torch":
+        monkeypatch.setattr(ObjectiveLoss, "_takes_arrays", lambda self, columns: False)
+    largest = torch.finfo(dtype).max
+    for extreme in (largest, -largest, -0.4 * largest, 1.5 * largest**0.5, largest**0.5, 0.4 * largest**0.5, 60.0):
+        loss, generator = shells.make(name, memory, rule), torch.Generator().manual_seed(0)
+        for step in range(5):
+            rows, outputs = torch.arange(8) + 8 * step, torch.randn(8, 2, generator=generator).to(dtype)
+            if step == 2:
+                outputs[4] = extreme
+            before = {key: value.clone() for key, value in loss.state_dict().items()}
+            given, refused = shells.columns(name, outputs.requires_grad_(), rows), ""
+            try:
+                value = loss(*given, index=rows)
+            except ValueError as error:
+                refused = str(error)
+            if refused:
+                assert "finite; got" in refused
+                assert "at position 4" in refused
+                assert step == 2
+                assert all(torch.equal(value, before[key]) for key, value in loss.state_dict().items())
+                continue
+            value.backward()
+            assert value.isfinite()
+            assert outputs.grad.isfinite().all()
+            assert not any(value.isnan().any() for value in loss.state_dict().values())
+
+
+def test_a_row_that_overflows_is_refused_whatever_f_makes_of_it():
+    loss = ObjectiveLoss(GivenInner(FromFunction(lambda u: u.clamp(max=1.0))), 12, rule=fcco.MOAP(0.5))
+    inner = torch.tensor([1.0, 1e38, 2.0]).requires_grad_()
+    with pytest.raises(
+        fcco.NotFiniteError, match=r"the table is finite; got 1e\+38 at position 1, in row 4: start from"
+    ):
+        loss(inner, index=torch.tensor([3, 4, 5]))
+    assert not loss.table.visits.any()
 
 
 @pytest.mark.parametrize("extreme", [-torch.inf, 1e30, -1e30])

@@ -39,7 +39,7 @@ class TwoWayLoss(torch.nn.Module):
         super().__init__()
         self.inner = as_loss(TwoWayPartialAUC(**options, positive_tau=positive_tau), 60, rule, library)
         self.outer = fcco.CoupledLoss(lambda u: positive_tau * u, 1, rule=rule, log=True)
-        self.inner._check_finite = lambda step: setattr(self, "step", step)
+        self.inner._check_finite = lambda step, *_: setattr(self, "step", step)
 
     def forward(self, scores, target, index):
         powers = self.inner(scores, target, index=index)

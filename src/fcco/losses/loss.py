@@ -356,10 +356,10 @@ class ObjectiveLoss(nn.Module):
             step = take_step(objective, self.rule, view, batch, recalled, ranks or ALONE)
             step, last = self.completed(step, self.rule)
         if ranks is None:
-            self._check_finite(step)
+            self._check_finite(step, batch, None)
         else:
             ranks.is_careful |= not objective.has_pool  # as each then has gradients of its own
-            self._check_finite(step)
+            self._check_finite(step, batch, ranks)
             ranks.agree()
             ranks.is_careful = False
         if not self.is_frozen:
@@ -465,29 +465,52 @@ class ObjectiveLoss(nn.Module):
         made |= {"rule": type(self.rule), **options_of(self.rule), "memory": memory, "n": self.n}
         return self._described.texts({**self.table.identity, **vars(self.objective), **made})
 
-    def _check_finite(self, step: Step) -> None:
-        """Raise if what a step would return or keep is not finite."""
+    def _check_finite(self, step: Step, batch: Batch, ranks: GroupRanks | None) -> None:
+        """Raise if what a step would return or keep is not finite; -inf is legal where it is a logarithm."""
+        kept = [step.new if self.objective.has_pool else step.new[batch.mine], step.refreshed]
         total = step.value
         for gradient in step.gradients:
             total = total + gradient.sum()
+        for rows in kept:
+            if rows is not None:
+                total = total + (rows.clip(0, None) if self.objective.log else rows).sum()
         if isinstance(total, Tensor) and not reads_are_free(total):
-            torch._assert_async(total.isfinite(), "the loss and its gradient must be finite")
+            torch._assert_async(total.isfinite(), "the loss, its gradient and what it keeps must be finite")
         elif not math.isfinite(total):
-            for values in (step.value, *step.gradients):
-                if not math.isfinite(values.sum()):
-                    self._refuse(values)
+            for k, gradient in enumerate(step.gradients):
+                self._refuse(k, "gradient", ~torch.as_tensor(gradient).isfinite(), batch, ranks)
+            for what, rows in zip(("table", "memory"), kept, strict=True):
+                if rows is not None:
+                    illegal = (
+                        ~(torch.as_tensor(rows) < math.inf) if self.objective.log else ~torch.as_tensor(rows).isfinite()
+                    )
+                    self._refuse(0, what, illegal, batch, ranks)
+            self._refuse(0, "loss", ~torch.as_tensor(step.value).isfinite(), batch, ranks)
 
-    def _refuse(self, values: Any) -> None:
-        """Raise, since some values are not finite, or their sum is not."""
-        values = torch.as_tensor(values).detach()
-        strange = (~values.isfinite()).nonzero()
-        place = tuple(strange[0].tolist()) if len(strange) else ()
-        found = values[place] if place else values.sum()
-        where = f" at position {place[0]}" if place else ""
-        what = "gradient" if values.dim() else "loss"
-        name = self._names[0]
+    def _refuse(self, column: int, what: str, illegal: Tensor, batch: Batch, ranks: GroupRanks | None) -> None:
+        """Raise if something is illegal: name the largest output of those to blame."""
+        if not illegal.any():
+            return
+        outputs = torch.as_tensor(batch.x[column])
+        sizes = outputs.reshape(len(outputs), -1).abs().amax(1)
+        blamed = sizes > torch.finfo(sizes.dtype).max ** 0.5
+        if what == "gradient":
+            blamed |= illegal.reshape(len(illegal), -1).any(1)
+        elif what == "table":
+            of_anchors = illegal.reshape(len(illegal), -1).any(1)
+            blamed[slice(None) if batch.every is None else torch.as_tensor(batch.every)] |= of_anchors
+        place = int(sizes.masked_fill(~blamed, -1.0).argmax() if blamed.any() else sizes.argmax())
+        found, row, whose = float(sizes[place]), int(batch.rows[place]), ""
+        if ranks is not None and self.objective.has_pool:
+            rank = int(torch.tensor(ranks.examples).cumsum(0).gt(place).int().argmax())
+            place, whose = place - sum(ranks.examples[:rank]), f" of rank {rank}"
+        name = self._names[column]
         raise NotFiniteError(
-            f"{name} must be such that the {what} is finite; got {found:g}{where}", name, place[:1], float(found)
+            f"{name} must be such that the {what} is finite; got {found:g} at position {place}{whose}, in row {row}: "
+            "start from small outputs, standardise the features, or take smaller steps",
+            name,
+            (place,),
+            found,
         )
 
     def _watch_evaluation(self, loss: Tensor) -> None:

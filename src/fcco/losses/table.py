@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fcco._table import InnerTable
-from fcco.core.arrays import Array, can_read, column, is_positive, namespace, taken
+from fcco.core.arrays import Array, can_read, cast, column, is_positive, namespace, taken
 from fcco.core.rules import Rule, is_per_row
 from fcco.core.spaces import Rate
 from fcco.core.step import Ranks, Step
@@ -34,6 +34,7 @@ class TableRows:
     def read(self, rows: Array, first: Array) -> Array:
         """Return what rows hold, and ``first`` where they were never written."""
         values, self.seen = self.held(rows)
+        values = values if values.dtype == first.dtype else cast(values, first)
         if is_positive(self.seen):
             return values
         seen = self.seen > 0
