@@ -24,14 +24,6 @@ class AUCOptions(TypedDict, total=False):
     rule: Rule | None
 
 
-class BaselineCoxOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.BaselineCoxLoss`."""
-
-    rule: Rule
-    stratified: bool
-    centred: bool
-
-
 class AveragePrecisionOptions(TypedDict, total=False):
     """Options of :class:`fcco.losses.AveragePrecisionLoss`."""
 
@@ -61,13 +53,6 @@ class PartialAUCOptions(TypedDict, total=False):
     margin: float
     rule: Rule | None
     memory: Memory | int | None
-
-
-class GroupDROOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.GroupDROLoss`."""
-
-    temperature: float
-    rule: Rule
 
 
 class ListNetOptions(TypedDict, total=False):

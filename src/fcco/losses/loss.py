@@ -35,7 +35,7 @@ from fcco.core.arrays import can_read
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule, is_per_row
 from fcco.core.spaces import as_dtype, wider
-from fcco.core.step import ALONE, Batch, Step, as_batch, take_step
+from fcco.core.step import ALONE, Batch, Ranks, Step, as_batch, take_step
 from fcco.functional._checks import check_floats
 from fcco.losses.memory import Memory, OutputMemory, as_memory
 from fcco.losses.population import Population
@@ -77,6 +77,7 @@ class ObjectiveLoss(nn.Module):
 
     columns: tuple[str, ...] | None = None
     """The names of the columns in error messages; by default, those of the objective."""
+    _has_index = True  # whether the rows of the table are those of examples
     _backwards_in_eval = 0
     _equal_batches: int | None = 0
 
@@ -293,7 +294,7 @@ class ObjectiveLoss(nn.Module):
 
     def _rows(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Tensor, Any]:
         """Check a batch, before anything has changed; return its rows, and in ascending order, if that is known."""
-        if index is None and not isinstance(self.rule, BSGD):
+        if index is None and self._has_index and not isinstance(self.rule, BSGD):
             raise missing_index(f"{self.rule} keeps a row for every example")
         columns, index = self.given(columns, index)
         first, table = columns[0], self.table.block
@@ -343,10 +344,7 @@ class ObjectiveLoss(nn.Module):
             elif ranks is not None:
                 ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
                 ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
-            if isinstance(self.table, ShardedTable):
-                view: TableRows = ShardedRows(self.table, self.rule, self.init, self.n_outer, ranks or ALONE)
-            else:
-                view = TableRows(table, self.rule, self.init, self.n_outer, numpy=numpy)
+            view = self._view(ranks or ALONE, numpy=numpy)
             rings: Any = None
             recalled: Any = None
             if memory is not None:
@@ -372,6 +370,12 @@ class ObjectiveLoss(nn.Module):
         for observer in self.observers if has_rows else ():
             observer(_visit(step, view, batch.mine))
         return Made.of(step, weight)
+
+    def _view(self, ranks: Ranks, *, numpy: bool = False) -> TableRows:
+        """Return the rows of the table, as a step reads and writes them."""
+        if isinstance(self.table, ShardedTable):
+            return ShardedRows(self.table, self.rule, self.init, self.n_outer, ranks)
+        return TableRows(self.table, self.rule, self.init, self.n_outer, numpy=numpy)
 
     def _weighed(self, batch: Batch, weight: Any, sample: Any, dtype: torch.dtype, *, numpy: bool = False) -> Batch:
         """Return a batch with what the caller says of each f."""
@@ -416,7 +420,7 @@ class ObjectiveLoss(nn.Module):
             rows = torch.arange(len(rows), device=rows.device)
         ranks.is_careful = sample is not None or not type(self.objective).__module__.startswith("fcco.")
         try:
-            made = self._take(shared or columns, rows, None, has_rows, weight, sample, ranks, mine)
+            made = self._take(shared or columns, rows, None, has_rows, weight, sample, ranks=ranks, mine=mine)
         except Exception as caught:
             ranks.agree(caught)
             raise
@@ -588,7 +592,8 @@ class ObjectiveLoss(nn.Module):
 @contextmanager
 def _plain_torch(device: torch.device) -> Iterator[None]:
     """Within this context, torch keeps no graph, and the precision of what it is given."""
-    with torch.no_grad(), torch.autocast(dtype=torch.bfloat16, device_type=device.type, enabled=False):
+    autocast = torch.autocast(dtype=torch.bfloat16, device_type=device.type.replace("meta", "cpu"), enabled=False)
+    with torch.no_grad(), autocast:
         yield
 
 
@@ -619,7 +624,8 @@ def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any], extr
     """Return a scalar with a value, and gradients in the outputs: a dot product, whose value is replaced."""
     loss: Any = None
     for output, gradient in zip(outputs, gradients, strict=True):
-        part = as_dtype(gradient if isinstance(gradient, Tensor) else torch.from_numpy(gradient), output.dtype)
+        part = gradient if isinstance(gradient, Tensor) else torch.from_numpy(gradient)
+        output = as_dtype(output, part.dtype)
         if is_compiling():  # a compiler may work it out again for the backward pass, but for a cumulative sum
             part = part[None].cumsum(0)[0]
         term = torch.dot(output, part) if output.dim() == 1 else torch.dot(output.reshape(-1), part.reshape(-1))

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of, whole_number
-from fcco._remember import TRUST
-from fcco._step import SharedEstimate
-from fcco._table import InnerTable
-from fcco.core.rules import SOAP, Rule
+from fcco._table import at_least_single
+from fcco.core.outers import Linear
+from fcco.core.rules import SOAP, Batch, Rule
+from fcco.core.spaces import LOG
+from fcco.core.step import Step
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_time, refuse_where
-from fcco.functional._inner import masked_logsumexp, stratum_weight
-from fcco.functional._inner_survival import cox_inner, risk_set_sums
-from fcco.functional._tensors import at_least_float32, narrower
-from fcco.losses._base import Loss, Scale, as_values, count_positives
-from fcco.losses._options import BaselineCoxOptions
+from fcco.functional._tensors import narrower
+from fcco.losses.all_rows import AllRowsLoss
+from fcco.losses.loss import Made
+from fcco.losses.population import as_values, count_positives
+from fcco.objectives.survival import Cox
 from fcco.schedules import Power
 
+TRUST = 8.0
+"""A single example with a huge output must not undo what has been learned."""
 
-class BaselineCoxLoss(Loss):
+
+class BaselineCoxLoss(AllRowsLoss):
     r"""Negative partial log-likelihood of Cox's model for training data whose times are known in advance.
 
     .. math:: F = \frac{1}{n_E} \Bigl( \sum_k d_k \log G_k - \sum_{i : E_i = 1} h_i \Bigr), \qquad
@@ -96,7 +102,8 @@ class BaselineCoxLoss(Loss):
     times: Tensor
     events: Tensor
     strata: Tensor | None
-    estimated_from = "risk"
+    firsts: Tensor
+    columns = ("risk", "time", "event", "strata")
     _has_all_times = False
     """Whether every training event has a row of its own time."""
 
@@ -113,7 +120,7 @@ class BaselineCoxLoss(Loss):
         times, events = as_values(times).clone(), as_values(events).clone()
         strata = None if strata is None else as_values(strata).clone()
         firsts = _check_rows(times, events, strata)
-        super().__init__(Scale(), len(times), rule=rule, log=True)
+        super().__init__(Cox(), len(times), rule=rule)
         if rule.decays:
             raise ValueError(f"rule of BaselineCoxLoss must be SOX, SOAP, SCENT or BSGD; got {rule}")
         self.n_examples = whole_number("n", n)
@@ -126,13 +133,13 @@ class BaselineCoxLoss(Loss):
         self.register_buffer("times", times, persistent=False)
         self.register_buffer("events", events, persistent=False)
         self.register_buffer("strata", strata, persistent=False)
-        self._identify(n_examples=self.n_examples, times=times, events=events, strata=strata)
-        self._firsts = firsts  # the first row of each stratum
+        self.register_buffer("firsts", firsts, persistent=False)  # the first row of each stratum
+        self.knows(None, n_examples=self.n_examples, times=times, events=events, strata=strata)
         self._digits = times.dtype  # the dtype as given: a cast adds no information
 
     @classmethod
     def from_targets(
-        cls, time: Any, event: Any, max_times: int = 1024, *, strata: Any = None, **options: Unpack[BaselineCoxOptions]
+        cls, time: Any, event: Any, max_times: int = 1024, *, strata: Any = None, **options: Any
     ) -> BaselineCoxLoss:
         """Create the loss with n, times and events of the training data.
 
@@ -168,24 +175,19 @@ class BaselineCoxLoss(Loss):
         check_time(time, event, "event")
         if n_events == 0:
             raise ValueError("event must have at least one event; got only censored examples")
-        most = whole_number("max_times", max_times)
-        if strata is None:
-            counted = time[event == 1].unique(return_counts=True)
-            loss = cls(n, *_merge_times(counted, most), **options)
-            loss._has_all_times = len(loss.times) == len(counted[0])
-            return loss
-        strata = as_values(strata)
-        check_integers(strata, "strata", event, "event")
-        found = {k: time[(event == 1) & (strata == k)].unique(return_counts=True) for k in strata.unique().tolist()}
-        share = most / sum(len(times) for times, _ in found.values())
-        rows = {k: _merge_times(own, max(1, int(len(own[0]) * share))) for k, own in found.items() if len(own[0])}
-        times, events = (torch.cat(column) for column in zip(*rows.values(), strict=True))
-        numbers = torch.tensor(list(rows)).repeat_interleave(torch.tensor([len(own) for own, _ in rows.values()]))
-        loss = cls(n, times, events, strata=numbers, **options)
-        loss._has_all_times = len(times) == sum(len(known) for known, _ in found.values())
+        group = torch.zeros(n, dtype=torch.int64) if strata is None else as_values(strata)
+        check_integers(group, "strata", event, "event")
+        most, groups = whole_number("max_times", max_times), group[event == 1].unique()
+        counted = [time[(event == 1) & (group == k)].unique(return_counts=True) for k in groups]
+        total = sum(len(times) for times, _ in counted)
+        rows = [_merge_times(k, d, max(1, most * len(k) // total)) for k, d in counted]
+        times, events = (torch.cat(column) for column in zip(*rows, strict=True))
+        numbers = groups.repeat_interleave(torch.tensor([len(own) for own, _ in rows]))
+        loss = cls(n, times, events, strata=None if strata is None else numbers, **options)
+        loss._has_all_times = len(times) == total
         return loss
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, risk: Tensor, time: Tensor, event: Tensor, index: Any = None, strata: Tensor | None = None
     ) -> Tensor:
         """Return the loss of a batch.
@@ -208,139 +210,99 @@ class BaselineCoxLoss(Loss):
         Tensor
             The loss, a scalar.
         """
-        if self.coupled.placement() is None:  # in a step, an error must reach all ranks
-            self._check_strata(strata, risk)
         columns = (risk, time, event) if strata is None else (risk, time, event, strata)
-        if not (self.training and torch.is_grad_enabled()):
-            return self._loss(lambda pool: cox_inner(*pool.own), *columns, index=range(len(risk)))
-        return self._shared_loss(self._estimate, *columns)
+        return super().forward(*columns)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
-
-    def _estimate(
-        self, table: InnerTable, risk: Tensor, time: Tensor, event: Tensor, strata: Tensor | None = None
-    ) -> SharedEstimate:
-        """Estimate log G at every event time, with its weight, and subtract the mean of h over the events."""
-        sums, members, seen, total = self._summarise(risk, time, event, strata)
-        visited = table.visited(None).bool().to(sums.device)
-        held = table.read(None, cold=-math.inf).to(sums.device)
-        dtype = torch.promote_types(sums.dtype, held.dtype)
-        sums, held = sums.to(dtype), held.to(dtype)
-        rate = self.coupled.rule.rate
-        known = sums > -math.inf
-        if not (isinstance(rate, float) and rate == 1.0):
-            next_rows = self._next_rows(table, held, sums.detach())
-            sums = _limit_gradient(
-                next_rows + torch.log1p(TRUST * members.to(sums.dtype).rsqrt()), sums, known & visited
-            )
-            known = known | visited
-        weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
-        # The number of events in a batch is random. Subtracting the level of h keeps it from scaling this noise.
-        first = self._firsts.to(sums.device)
-        levels = torch.where(visited[first], held[first], sums.detach()[first])
-        level = levels.logsumexp(0) - math.log(self.n_examples)
-        seen = seen - torch.where(level > -math.inf, level, 0.0) * (total - 1)
-        return SharedEstimate(sums, weight, extra=-seen)
-
-    def _next_rows(self, table: InnerTable, held: Tensor, sums: Tensor) -> Tensor:
-        """Return what the rows will be after this step, by a moving average, of shape (K,)."""
-        rate = torch.as_tensor(self.coupled.rate(table, None)).to(sums).clamp(max=1.0)
-        return torch.logaddexp(held + torch.log1p(-rate), sums + rate.log())
-
-    def _summarise(
-        self, risk: Tensor, time: Tensor, event: Tensor, strata: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Summarise a batch for the update.
-
-        Returns the log-sums over risk sets and the number of members of each, both of shape (K,), and estimates of the
-        mean of h over all events and of the mean of 1.
-        """
+    def _checked(self, *columns: Any) -> Sequence[Tensor]:
+        risk, time, event, *strata = columns
+        if bool(strata) != (self.strata is not None):
+            rows = f"rows of {len(self.firsts)} strata" if self.strata is not None else "no strata"
+            raise ValueError(f"strata must {'not ' * bool(strata)}be given, because the loss has {rows}")
         check_floats(risk, "risk", "[B]", room=4.0 * self.n_examples)
         check_time(time, risk, "risk")
-        seen = as_mask(event, "event", risk, "risk", signs=False)
-        self._check_strata(strata, risk)
-        risk = at_least_float32(risk)
-        if self.centred and len(risk) > 1:
-            risk = self._centre(risk)
-        stands_for = self._stands_for(seen, risk)
-        if strata is None:
-            sets = self._sets(time)
-            self._check_population(time, seen, sets == 0, strata)
-            sums, members = risk_set_sums(risk, stands_for, sets, self.n)
-        else:
-            at_risk = self._at_risk(time, strata)
-            self._check_population(time, seen, ~at_risk.any(0), strata)
-            log_terms = risk + stands_for.clamp(min=torch.finfo(risk.dtype).tiny).log()
-            sums, members = masked_logsumexp(log_terms.expand_as(at_risk), at_risk), at_risk.sum(1)
-        share = torch.where(seen, stands_for, 0.0) / self.n_events
-        return sums, members, (share * risk).sum(), share.sum()
+        event = as_mask(event, "event", risk, "risk", signs=False)
+        for stratum in strata:
+            check_integers(stratum, "strata", risk, "risk")
+        return risk, time, event, *strata
 
-    def _check_strata(self, strata: Tensor | None, risk: Tensor) -> None:
-        """Raise if the call has strata and the loss has none, or the other way round."""
-        if (strata is None) != (self.strata is None):
-            rows = "no strata" if self.strata is None else f"rows of {len(self._firsts)} strata"
-            raise ValueError(f"strata must {'not ' * (self.strata is None)}be given, because the loss has {rows}")
-        if strata is not None:
-            check_integers(strata, "strata", risk, "risk")
-
-    def _check_population(self, time: Tensor, seen: Tensor, is_early: Tensor, strata: Tensor | None) -> None:
-        """Raise if a batch contradicts what is known about the training data, if reading values is free."""
-        if not reads_are_free(time):
-            return
-        early = f"at least {self.times[0].item()}, the first of times, for an event"
-        if self.strata is not None:
-            early = "at least the first of the times of its stratum for an event"
-        refuse_where("time", time, seen & is_early, early)
-        if self._has_all_times:
-            wanted = (
-                "one of the training events' times, to the last digit and in the unit of from_targets, for an event"
+    def _rows(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Tensor, Any]:
+        """Raise if a batch contradicts what is known about the training data, too."""
+        columns, rows, _ = super()._rows(columns, None)
+        if reads_are_free(rows):
+            _, time, event, *strata = columns
+            last, _ = self._risk_sets(time, *strata)
+            first = (
+                "the first of the times of its stratum" if strata else f"{self.times[0].item()}, the first of times,"
             )
-            refuse_where("time", time, seen & ~self._is_event_time(time, strata), wanted)
-        if self.stratified and self.n_events == self.n_examples:
-            all_events = f"1, since all n = {self.n_examples} training examples have events"
-            refuse_where("event", seen.long(), ~seen, all_events)
+            refuse_where("time", time, event & (last < 0), f"at least {first} for an event")
+            if self._has_all_times:
+                times, own = self._in_common_digits(time)
+                of_events = "one of the training events' times, to the last digit and in the unit of from_targets"
+                refuse_where("time", time, event & (times[last] != own), f"{of_events}, for an event")
+            if self.stratified and self.n_events == self.n_examples:
+                of_all = f"1, since all n = {self.n_examples} training examples have events"
+                refuse_where("event", event.long(), ~event, of_all)
+        return columns, rows, None
 
-    def _centre(self, risk: Tensor) -> Tensor:
-        """Return the same values with a gradient that does not shift all h.
+    def _of_batch(self, columns: Sequence[Tensor], weight: Any, sample: Any) -> Made:
+        risk, time, event, *strata = columns
+        if reads_are_free(risk):  # groups are numbers from 0 on
+            strata = [stratum.unique(return_inverse=True)[1] for stratum in strata]
+        return super()._of_batch([risk, time, event, *strata], weight, sample)
 
-        Residuals sum to 0 over all examples, so their sum with a gradient is (n - 1) times a covariance. The covariance
-        of a random batch is an unbiased estimate of it.
-        """
-        n, size = self.n_examples, len(risk)
-        apart = (risk - risk.mean()) * ((n - 1) * size / (n * (size - 1)))
-        return risk.detach() + (apart - apart.detach())
+    def _step(self, columns: Sequence[Tensor], view: Any) -> Step:
+        """Estimate log G at every event time; the gradient is made of martingale residuals."""
+        risk, time, event, *strata = columns
+        n, size, n_events = self.n_examples, len(risk), event.sum().to(risk.dtype)
+        represents = torch.full_like(risk, n / size)
+        if self.stratified:
+            represents = torch.where(event, self.n_events / n_events, (n - self.n_events) / (size - n_events))
+        terms, share = risk + represents.log(), torch.where(event, represents, 0.0) / self.n_events
+        rows, (last, at_risk) = torch.arange(self.n, device=risk.device), self._risk_sets(time, *strata)
+        if at_risk is None:
+            first_to_last, order = last.sort(stable=True)
+            members = size - torch.searchsorted(first_to_last, rows)
+            sums = F.pad(terms[order.flip(0)].logcumsumexp(0), (1, 0), value=-math.inf)[members]
+        else:
+            sums, members = torch.where(at_risk, terms, -math.inf).logsumexp(1), at_risk.sum(1)
+        before, rate = view.read(rows, sums), view.rate(rows)
+        new, at = self.rule.update(before, Batch(sums, None, rate, lambda: 1.0, LOG))
+        known = new > -math.inf
+        weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
+        # An estimate that is far above its row counts as if it was less far.
+        excess = (sums - new - torch.log1p(TRUST * members.to(sums.dtype).rsqrt())).clamp(min=0)
+        hazards = torch.where(known, weight.log() - excess - at, -math.inf)
+        if at_risk is None:
+            hazard = F.pad(hazards.logcumsumexp(0), (1, 0), value=-math.inf)[last + 1]
+        else:
+            hazard = torch.where(at_risk, hazards[:, None], -math.inf).logsumexp(0)
+        gradient = (terms + hazard).exp() - share
+        if self.centred and size > 1:
+            # Residuals sum to 0 over all examples, so their sum with a gradient is (n - 1) times a covariance. The
+            # covariance of a random batch is an unbiased estimate of it.
+            gradient = (gradient - gradient.mean()) * ((n - 1) * size / (n * (size - 1)))
+        # The number of events in a batch is random. Subtracting the level of h keeps it from scaling this noise.
+        level = before[self.firsts].logsumexp(0) - math.log(n)
+        seen = share @ risk - torch.where(level > -math.inf, level, 0.0) * (share.sum() - 1)
+        value = weight @ torch.where(known, new, 0.0) - seen
+        return Step(value, (gradient,), rows, new, known, known, rate, before, sums, None, None, None, Linear())
 
-    def _stands_for(self, seen: Tensor, like: Tensor) -> Tensor:
-        """Return how many training examples each example of the batch represents, of shape (B,)."""
-        if not self.stratified:
-            return torch.full_like(like, self.n_examples / len(like))
-        others = stratum_weight(~seen, self.n_examples - self.n_events, like)
-        return torch.where(seen, stratum_weight(seen, self.n_events, like), others)
-
-    def _sets(self, time: Tensor) -> Tensor:
-        """Return how many of the event times each example was at risk for, of shape (B,)."""
-        return torch.searchsorted(*self._in_common_digits(time), right=True)
-
-    def _at_risk(self, time: Tensor, strata: Tensor) -> Tensor:
-        """Return who was at risk at which event time of which stratum, of shape (K, B)."""
-        assert self.strata is not None
-        times, time = self._in_common_digits(time)
-        return (times.unsqueeze(1) <= time) & (self.strata.unsqueeze(1) == strata)
-
-    def _is_event_time(self, time: Tensor, strata: Tensor | None) -> Tensor:
-        """Return which times have a row, of their stratum if there are strata, of shape (B,)."""
+    def _risk_sets(self, time: Tensor, *strata: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the last row at which each example is at risk, -1 for none, and with strata, who is when, (K, B)."""
         times, own = self._in_common_digits(time)
-        if strata is None:
-            return times[torch.searchsorted(times, own).clamp(max=len(times) - 1)] == own
-        assert self.strata is not None
-        return ((times.unsqueeze(1) == own) & (self.strata.unsqueeze(1) == strata)).any(0)
+        if self.strata is None:
+            return torch.searchsorted(times, own, right=True) - 1, None
+        at_risk = (times[:, None] <= own) & (self.strata[:, None] == strata[0])
+        return torch.where(at_risk, torch.arange(self.n, device=time.device)[:, None], -1).amax(0), at_risk
 
     def _in_common_digits(self, time: Tensor) -> tuple[Tensor, Tensor]:
         """Return the event times and those of a batch in the narrower dtype, whose digits are known on both sides."""
         dtype = narrower(time.dtype, self._digits)
         wide = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
         return self.times.to(dtype).to(wide), time.to(dtype).to(wide)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BaselineCoxLoss:
+        return super()._apply(at_least_single(fn), recurse)
 
     def cumulative_hazard(self, stratum: int | None = None) -> tuple[Tensor, Tensor]:
         """Return Breslow's estimate of the cumulative baseline hazard, from the current table.
@@ -376,14 +338,12 @@ def _check_rows(times: Tensor, events: Tensor, strata: Tensor | None) -> Tensor:
     if times.dim() != 1 or len(times) == 0 or times.dtype == torch.bool:
         raise ValueError(f"times must be numbers with the shape [K], K >= 1; got {shape_of(times)} of {times.dtype}")
     refuse_where("times", times, ~(times >= 0), "at least 0")
-    starts = torch.zeros_like(times, dtype=torch.bool)
-    starts[0] = True
+    starts = F.pad(torch.zeros_like(times[1:], dtype=torch.bool), (1, 0), value=True)
     if strata is not None:
         check_integers(strata, "strata", times, "times")
         refuse_where("strata", strata, strata < strata.cummax(0)[0], "in rising order")
         starts[1:] = strata[1:] != strata[:-1]
-    falls = torch.zeros_like(starts)
-    falls[1:] = (times[1:] <= times[:-1]) & ~starts[1:]
+    falls = F.pad(times[1:] <= times[:-1], (1, 0)) & ~starts
     refuse_where("times", times, falls, "strictly increasing")
     if events.shape != times.shape or events.is_floating_point() or events.dtype == torch.bool:
         raise ValueError(f"events must be {len(times)} integers; got {shape_of(events)} of {events.dtype}")
@@ -391,22 +351,14 @@ def _check_rows(times: Tensor, events: Tensor, strata: Tensor | None) -> Tensor:
     return starts.nonzero().squeeze(1)
 
 
-def _limit_gradient(limit: Tensor, sums: Tensor, where: Tensor) -> Tensor:
-    """Return the same values, with the gradient of e^sums scaled down to what it is at the limit."""
-    apart = sums - sums.detach()
-    scale = (limit - sums.detach()).clamp(max=0.0).exp()
-    return torch.where(where, sums.detach() + apart * torch.where(where, scale, 1.0), sums)
-
-
-def _merge_times(counted: tuple[Tensor, Tensor], most: int) -> tuple[Tensor, Tensor]:
+def _merge_times(times: Tensor, events: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Merge runs of neighbouring times, given with their numbers of events, so that there are at most ``most``.
 
     With m times still to come, a run holds a number of the order of sqrt(m): risk sets shrink, and so do the
     differences that can be neglected.
     """
-    times, events = counted
     if len(times) <= most:
-        return counted
+        return times, events
     left = (len(times) * (torch.arange(1, most + 1, dtype=torch.float64) / most).square()).ceil().long()
     first = (len(times) - left).unique()
     past = torch.cat([first[1:], first.new_tensor([len(times)])])

@@ -1,0 +1,56 @@
+"""Losses of which every batch estimates all rows of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fcco.core.spaces import as_dtype
+from fcco.core.step import ALONE, Batch, Step
+from fcco.losses.loss import Made, ObjectiveLoss, _plain_torch, _visit
+
+
+class AllRowsLoss(ObjectiveLoss):
+    """A loss whose rows are not those of examples: every batch updates all of them, and there is no index."""
+
+    _has_index = False
+
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective; raise if a call is not what the loss takes.
+
+        Parameters
+        ----------
+        columns : sequence
+            The columns of the call.
+        index : None
+            There is none.
+
+        Returns
+        -------
+        tuple
+            The columns, and None.
+        """
+        return self._checked(*columns), None
+
+    def _checked(self, *columns: Any) -> Sequence[Tensor]:
+        """Return the columns of a call; raise if they are not legal."""
+        raise NotImplementedError
+
+    def _step(self, columns: Sequence[Tensor], view: Any) -> Step:
+        """Work out a step from the examples of all ranks, with outputs in the dtype to work in."""
+        raise NotImplementedError
+
+    def _take(self, columns: Any, rows: Any, *others: Any, ranks: Any = None, mine: Any = None) -> Made:
+        view = self._view(ranks or ALONE)
+        x = self.objective.Columns(as_dtype(columns[0].detach(), self._dtype(columns)), *columns[1:])
+        nothing: Any = None
+        with _plain_torch(rows.device):
+            step = self._step(x, view)
+        self._check_finite(step, Batch(x, rows, nothing, nothing, None, None, slice(None), True), ranks)
+        if not self.is_frozen:
+            view.write(step)
+        for observer in self.observers:
+            observer(_visit(step, view, slice(None)))
+        return Made.of(step, None)
