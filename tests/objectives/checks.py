@@ -7,7 +7,7 @@ import torch
 
 from fcco.core.arrays import counted, places_of
 from fcco.core.objective import Objective
-from fcco.core.step import Remembered, as_batch, at, estimate, expected, take_step
+from fcco.core.step import Remembered, as_batch, estimate, expected, take_step
 from fcco.core.weights import Pool
 from fcco.losses.loss import ObjectiveLoss
 
@@ -100,8 +100,7 @@ def _memory(objective, x, old, fresh, u):
 def _means(objective, batch, memory):
     memory = memory._replace(mean=np.zeros(objective.strata * (1 + objective.anchor_relations)))
     made = estimate(objective, batch, memory)
-    total = counted(at(objective.stratum(batch.x), batch.every), objective.strata, made.count)
-    return expected(objective, batch, memory, total, made.share)[0]
+    return expected(objective, batch, memory, made.count, made.share)[0]
 
 
 def random_batches(n, size):

@@ -6,7 +6,7 @@ import torch
 
 import fcco
 from fcco.core.arrays import ones, places_of
-from fcco.core.step import Remembered, as_batch, at, counted, estimate, expected, take, take_step
+from fcco.core.step import Remembered, as_batch, estimate, expected, take, take_step
 
 
 class Table:
@@ -104,8 +104,7 @@ def mean_error(objective, x, u, pairs):
     for held, fresh in pairs:
         batch, memory = fresh_batch(fresh), recalled(held, fresh, zero)
         made = estimate(objective, batch, memory)
-        total = counted(at(objective.stratum(batch.x), batch.every), objective.strata, made.count)
-        mean = mean + expected(objective, batch, memory, total, made.share)[0] / len(pairs)
+        mean = mean + expected(objective, batch, memory, made.count, made.share)[0] / len(pairs)
     exact = of_all(take_step(objective, fixed, fixed, fresh_batch(everyone.tolist())), everyone)
     sums = [0 * g for g in exact]
     for held, fresh in pairs:

@@ -21,6 +21,7 @@ from fcco.core.arrays import (
     can_read,
     cast,
     counted,
+    extremes,
     namespace,
     numbered,
     ones,
@@ -249,10 +250,12 @@ def log_sums_from(
         made = _grouped(anchors, candidates, pairs, (keys, candidate_keys))
         if made is not None:
             return _finish(made, anchors)
-    elif pairs.can_sort(anchors) and len(candidates) and (peak := candidates.max()) - candidates.min() < WIDEST:
-        weight = stacked(pairs.columns(candidates))
-        scores = anchors - peak, candidates - peak
-        return _finish(ordered_log_sums(*scores, keys, candidate_keys, weight, pairs.same), anchors)
+    elif pairs.can_sort(anchors) and len(candidates):
+        least, peak = extremes(candidates)
+        if peak - least < WIDEST:
+            weight = stacked(pairs.columns(candidates))
+            scores = anchors - peak, candidates - peak
+            return _finish(ordered_log_sums(*scores, keys, candidate_keys, weight, pairs.same), anchors)
     above = candidate_keys >= keys[:, None]
     relations = tuple(above if mask is None else above & mask for mask in pairs.relations)
     return score_log_sums(anchors, candidates, pairs._replace(relations=relations))

@@ -87,13 +87,13 @@ class Objective:
         """Return the kind of each example, [B] of int, in 0 ... kinds - 1."""
         return self.is_anchor(x) * (self.kinds - 1)
 
-    def stratum(self, x: Any) -> Array:
+    def stratum(self, x: Any, kind: Array) -> Array:
         """Return the stratum of each example, [B] of int."""
-        return self.kind(x)
+        return kind
 
-    def ring(self, x: Any) -> Array:
+    def ring(self, x: Any, kind: Array) -> Array:
         """Return the part of a memory that each example belongs to, [B] of int."""
-        return self.stratum(x)
+        return self.stratum(x, kind)
 
     def group(self, x: Any) -> Array | None:
         """Return the group within which examples are compared, [B] of int; None: there is one."""

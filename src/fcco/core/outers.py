@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fcco.core.arrays import Array, namespace, stacked
+from fcco.core.arrays import Array, filled, namespace, stacked
 
 
 class Outer:
@@ -80,7 +80,7 @@ class Logarithm(Outer):
         return self.factor * (u.mean(1) if u.ndim == 2 else u)
 
     def slope(self, u: Array, rows: Array, sample: Any = None) -> Array:
-        return namespace(u).zeros_like(u) + self.factor / (u.shape[1] if u.ndim == 2 else 1)
+        return filled(u, self.factor / (u.shape[1] if u.ndim == 2 else 1))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fcco.core.arrays import (
     Array,
     ascending,
+    at_least,
     counted,
     flipped,
     namespace,
@@ -19,6 +20,8 @@ from fcco.core.arrays import (
     order_of,
     peaks,
     places_of,
+    running,
+    searched,
     stacked,
     taken,
     wide,
@@ -27,6 +30,9 @@ from fcco.core.surrogates import HALF_WIDTH, Surrogate
 
 WIDEST = 500.0
 """A range of log-hazards, beyond which exponentials in double precision lose the smallest."""
+
+TINY = 1e-300
+"""In place of an empty sum, where it is divided by."""
 
 MOST_CELLS = 2.0**30
 """How many cells of the ramp all groups may have together, if they are to lie behind each other in one line."""
@@ -68,10 +74,10 @@ def ramp_sums(
     key, c, local = taken(key, order), taken(c, order, 1), taken(local, order)
     place, edges = taken(place, rank), taken(edges, rank, 1)  # a search is fast for numbers in order
     first = None if first is None else taken(first, rank)
-    ends = xp.searchsorted(key, edges.reshape(-1)).reshape(edges.shape)
-    here = xp.searchsorted(key, edges[2], side="right")
+    ends = searched(key, edges.reshape(-1)).reshape(edges.shape)
+    here = searched(key, edges[2], side="right")
     if first is not None:
-        here, first = xp.minimum(here, xp.searchsorted(key, first + cells)), xp.searchsorted(key, first)
+        here, first = xp.minimum(here, searched(key, first + cells)), searched(key, first)
     ahead, behind = xp.minimum(ends[1], here), xp.maximum(ends[3], here)
     ends = stacked([xp.minimum(ends[0], ahead), ahead, here, behind, xp.maximum(ends[4], behind)])
     moments = stacked([c, c * local, c * (local * local)])
@@ -182,18 +188,17 @@ def ordered_log_sums(
     """
     xp, size, order = namespace(candidates), len(candidates), order_of(candidate_keys, stable=False)
     e = weight * xp.exp(wide(candidates))
-    first = xp.searchsorted(taken(candidate_keys, order), keys)
-    sums = flipped(flipped(taken(e, order, 1)).cumsum(1))
-    total = taken(xp.concatenate([sums, 0 * sums[:, :1]], 1), first, 1)
+    first = searched(taken(candidate_keys, order), keys)
+    total = taken(running(flipped(taken(e, order, 1))), size - first, 1)
     if same is not None:
         own = taken(e, same.candidates, 1)
         if not same.is_each:  # copies may have other keys
             own = own * (taken(candidate_keys, same.candidates) >= taken(keys, same.anchors))
-        total = (total - same.by_anchors(own, len(keys))).clip(0, None)
+        total = at_least(total - same.by_anchors(own, len(keys)), 0)
     is_some = total > 0
 
     def by_candidates(grad: Array) -> Array:
-        per = wide(grad) * is_some / (total + ~is_some)
+        per = wide(grad) * is_some / at_least(total, TINY)
         result = e * _scattered(counted(first, size + 1, per)[:, :-1].cumsum(1), order)
         return result if same is None else result - counted(same.candidates, size, own * same.at_anchors(per))
 
@@ -254,15 +259,15 @@ def _within_groups(group: tuple[Array, Array], size: int) -> tuple[Linear, Linea
 def _at_or_above(group: tuple[Array, Array], keys: tuple[Array, Array]) -> tuple[Linear, Linear]:
     """Return the same maps, of the candidates whose key is at or above the anchor's."""
     xp, (one, other), count = namespace(keys[0]), group, len(keys[1]) + 1
-    rank = [xp.searchsorted(ascending(keys[1]), part) for part in keys]
+    rank = [searched(ascending(keys[1]), part) for part in keys]
     line = other * count - rank[1]  # group after group, from the highest key down
     order = order_of(line)
     line, ordered = taken(line, order), taken(other, order)
-    first = xp.searchsorted(ordered, ordered)
-    place, rest = numbered(len(line), order) - first, xp.searchsorted(ordered, ordered, side="right")
+    first = searched(ordered, ordered)
+    place, rest = numbered(len(line), order) - first, searched(ordered, ordered, side="right")
     rest = xp.flip(rest - first - 1 - place, (0,))
-    last = xp.searchsorted(line, one * count - rank[0], side="right") - 1
-    sees, last = last >= xp.searchsorted(ordered, one), last.clip(0, None)
+    last = searched(line, one * count - rank[0], side="right") - 1
+    sees, last = last >= searched(ordered, one), last.clip(0, None)
 
     def collect(values: Array) -> Array:
         return taken(_running_sums(taken(values, order, 1), place), last, 1) * sees
@@ -316,9 +321,6 @@ def in_groups(
 
 def _within(same: Any, some: Array, others: Array) -> Any:
     """Return the pairs of some anchors, whose candidates are others, by their places among these."""
-    xp = namespace(some)
-    mine = places_of((some[xp.searchsorted(some, same.anchors).clip(None, len(some) - 1)]) == same.anchors)
+    mine = places_of((some[searched(some, same.anchors).clip(None, len(some) - 1)]) == same.anchors)
     anchors, candidates = taken(same.anchors, mine), taken(same.candidates, mine)
-    return same._replace(
-        is_each=False, anchors=xp.searchsorted(some, anchors), candidates=xp.searchsorted(others, candidates)
-    )
+    return same._replace(is_each=False, anchors=searched(some, anchors), candidates=searched(others, candidates))

@@ -11,8 +11,8 @@ import torch
 
 from fcco.core.arrays import (
     Array,
-    added,
     ascending,
+    at_least,
     cast,
     column,
     counted,
@@ -21,12 +21,13 @@ from fcco.core.arrays import (
     numbered,
     ones,
     order_of,
+    placed,
     places_of,
     repeated,
     slots_of,
     taken,
 )
-from fcco.core.kernels import Backward, Same, Side
+from fcco.core.kernels import Backward, Same
 from fcco.core.objective import Objective
 from fcco.core.outers import Outer
 from fcco.core.rules import Batch as Met
@@ -168,23 +169,36 @@ class Estimate(NamedTuple):
     backward: Backward
 
 
+class Update(NamedTuple):
+    """What the rows of the anchors of all processes were, and become; see :class:`Step`."""
+
+    rows: Array
+    before: Array
+    new: Array
+    at: Array
+    rate: Rate
+    written: Array
+
+
 class Step(NamedTuple):
     """What a step has worked out, of which nothing is written yet."""
 
     value: Array
     gradients: tuple[Array, ...]
     """Of the outputs of all B examples."""
-    rows: Array
-    """Those of the anchors of all processes."""
-    new: Array
-    """What these rows become."""
     share: Array
-    """How much f of each counts."""
-    written: Array
-    """Which of them are more than padding, [m] of bool."""
-    rate: Rate
+    """How much f of each anchor of all processes counts."""
+    rows: Array
+    """The rows of these anchors."""
     before: Array
     """What the rows held."""
+    new: Array
+    """What they become."""
+    at: Array
+    """What f is differentiated at."""
+    rate: Rate
+    written: Array
+    """Which of the rows are more than padding, [m] of bool."""
     kept: Array
     """The inner values that the memory keeps of the batch."""
     refreshed: Array | None
@@ -244,60 +258,47 @@ def take_step(
     objective: Objective, rule: Any, table: Rows, batch: Batch, memory: Remembered | None = None, ranks: Ranks = ALONE
 ) -> Step:
     """Work out a step."""
-    xp, space = namespace(batch.rows), LOG if objective.log else PLAIN
-    two_sided = memory is not None and memory.in_gradient
+    space, two_sided = LOG if objective.log else PLAIN, memory is not None and memory.in_gradient
     pooled = estimate(objective, batch, memory)
-    made = pooled if memory is None or two_sided else estimate(objective, batch)
+    own = pooled if memory is None or two_sided else estimate(objective, batch)
     # Every process updates the rows of all of them, so that their tables stay the same.
-    (inner, share, count, kept), mine = ranks.exchange(made.inner, made.share, made.count, pooled.inner)
-    rows = at(batch.rows, batch.every)
-    met, written, there = kept, share > 0, share
+    (inner, share, count, kept), mine = ranks.exchange(own.inner, own.share, own.count, pooled.inner)
+    update = update_rows(rule, table, batch, kept, share, space)
+    outer, weight = objective.outer_of(kept, share), share / (count.sum() + TINY)
+    value, of_f = evaluate(outer, batch, update, weight, mine, ranks)
+    mean, meets = (None, None) if memory is None else expected(objective, batch, memory, count, share)
+    if two_sided:
+        weight = share / (expected_total(objective, batch, mean) + TINY)
+    slope, slopes = differentiate(outer, batch, update, space, inner, weight, mine)
+    to_anchors, to_candidates, *to_parameters = own.backward(slopes, "anchors" if two_sided else "both")
+    refreshed = None
+    if two_sided:
+        fresh = Fresh(slope, update.at, share)
+        to_candidates, refreshed = against_fresh(objective, outer, space, batch, memory, fresh, meets)
+    gradients = in_batch(objective, batch, to_anchors, to_candidates, ranks, two_sided=two_sided)
+    extra = with_graph(objective.parameters, to_parameters, of_f)
+    return Step(value, gradients, share, *update, kept, refreshed, mean, extra, outer)
+
+
+def update_rows(rule: Any, table: Rows, batch: Batch, inner: Array, share: Array, space: Space) -> Update:
+    """Update the rows of the anchors of all processes by the estimates of their inner values."""
+    rows, written, there = at(batch.rows, batch.every), share > 0, share
     if batch.repeats:  # a row is updated once, by the mean of its estimates
         slot, weight = slots_of(rows), cast(written, share)
         there = counted(slot, len(rows), weight)
         written = taken(there, slot) > 0
-        met = xp.where(column(written, met), taken(space.group_mean(met, slot, weight, there), slot), met)
-    before, rate = table.read(rows, met), table.rate(rows)
-    new, where = rule.update(before, Met(met, None, rate, lambda: table.coverage(cast(there > 0, share).sum()), space))
-    total, stratum = count.sum(), None if memory is None else at(objective.stratum(batch.x), batch.every)
-    outer = objective.outer_of(kept, share)
-    weight = share / (total + TINY)
-    value, of_f = evaluate(outer, batch, new, rows, weight, mine, ranks)
-    f_at, f_rows, f_inner, here = where, rows, inner, mine
-    if batch.sample is not None:
-        f_at, f_rows, f_inner, here = where[mine], rows[mine], inner[mine], slice(None)
-    slope = outer.slope(f_at, f_rows, batch.sample)
-    sides: Side = "anchors" if two_sided else "both"
-    mean, meets = None, None
-    if memory is not None:
-        mean, meets = expected(objective, batch, memory, counted(stratum, objective.strata, count), share)
-    if mean is not None and two_sided:
-        divisor = mean[: objective.strata].sum()
-        if objective.stratum_parts is not None:
-            divisor = taken(mean[: objective.strata] / objective.stratum_parts.clip(TINY, None), stratum)
-        weight = share / (divisor + TINY)
-    slopes = weighed(space.slope(slope, f_inner, f_at), weight if batch.sample is None else weight[mine])
-    to_anchors, by_candidates, *to_parameters = made.backward(slopes[here], sides)
-    refreshed = None
-    if memory is not None and meets is not None and two_sided:
-        fresh = Fresh(slope, where, share)
-        by_candidates, refreshed = against_fresh(objective, outer, space, batch, memory, fresh, meets)
-        to_anchors = [added(0 * b, a, batch.anchors) for a, b in zip(to_anchors, by_candidates, strict=True)]
-        both = (ranks.sum(a) + b for a, b in zip(to_anchors, by_candidates, strict=True))
-        gradients = [objective.without_net_force(gradient, batch.x) for gradient in both]
-    elif not objective.has_pool:
-        gradients = to_anchors
-    else:
-        parts = zip(to_anchors, by_candidates, strict=True)
-        gradients = [ranks.sum(b if a is None else added(b, a, batch.anchors)) for a, b in parts]
-    extra = with_graph(objective.parameters, to_parameters, of_f)
-    return Step(value, tuple(gradients), rows, new, share, written, rate, before, kept, refreshed, mean, extra, outer)
+        mean = taken(space.group_mean(inner, slot, weight, there), slot)
+        inner = namespace(rows).where(column(written, inner), mean, inner)
+    before, rate = table.read(rows, inner), table.rate(rows)
+    met = Met(inner, None, rate, lambda: table.coverage(cast(there > 0, share).sum()), space)
+    return Update(rows, before, *rule.update(before, met), rate, written)
 
 
 def evaluate(
-    f: Outer, batch: Batch, new: Array, rows: Array, weight: Array, mine: slice, ranks: Ranks
+    f: Outer, batch: Batch, update: Update, weight: Array, mine: slice, ranks: Ranks
 ) -> tuple[Array, Array | None]:
     """Return the value, and this process's part of it with a graph to what the caller's f has of its own."""
+    new, rows = update.new, update.rows
     if f.arrays:
         terms = f.value(new, rows)  # in double precision, where they are differences of what may be large
         return terms @ cast(weight, terms), None
@@ -309,6 +310,36 @@ def evaluate(
             part = (f.value(new[mine], rows[mine], batch.sample) * weight[mine]).sum()
             value = ranks.sum(part.detach())
     return value, part if part.requires_grad else None
+
+
+def differentiate(
+    f: Outer, batch: Batch, update: Update, space: Space, inner: Array, weight: Array, mine: slice
+) -> tuple[Array, Array]:
+    """Return the slopes of f at the rows, and the gradient in the inner values of this process's anchors.
+
+    With a sample, which is of these anchors, f is differentiated for them alone.
+    """
+    where, rows = update.at, update.rows
+    if batch.sample is not None:
+        where, rows, inner, weight, mine = where[mine], rows[mine], inner[mine], weight[mine], slice(None)
+    slope = f.slope(where, rows, batch.sample)
+    return slope, weighed(space.slope(slope, inner, where), weight)[mine]
+
+
+def in_batch(
+    objective: Objective, batch: Batch, to_anchors: Any, to_candidates: Any, ranks: Ranks, *, two_sided: bool
+) -> tuple[Array, ...]:
+    """Return the gradients in the outputs of all processes, given those in this process's anchors and in candidates.
+
+    With two sides, every process has the candidates' in full.
+    """
+    if not objective.has_pool:
+        return tuple(to_anchors)
+    size, gradients = len(batch.rows), []
+    for a, b in zip(to_anchors, to_candidates, strict=True):
+        own = a if batch.anchors is None else placed(a, batch.anchors, size)
+        gradients.append(ranks.sum(own) + b if two_sided else ranks.sum(own + b))
+    return tuple(objective.without_net_force(g, batch.x) for g in gradients) if two_sided else tuple(gradients)
 
 
 def with_graph(leaves: Any, gradients: Any, more: Array | None) -> Array | None:
@@ -340,10 +371,11 @@ class Meets(NamedTuple):
     """[S', R], how many a fresh candidate that meets any stands for."""
 
 
-def expected(objective: Objective, batch: Batch, memory: Remembered, total: Array, share: Array) -> tuple[Array, Meets]:
+def expected(objective: Objective, batch: Batch, memory: Remembered, count: Array, share: Array) -> tuple[Array, Meets]:
     """Return the running means with this step, and what each fresh candidate meets."""
-    xp, x, one, counts = namespace(batch.rows), batch.x, batch.pool.weight, cast(share > 0, share)
-    is_known = counts if batch.every is None else added(0 * one, counts, batch.every)
+    xp, x, one, strata = namespace(batch.rows), batch.x, batch.pool.weight, objective.strata
+    counts, stratum = cast(share > 0, share), objective.stratum(x, batch.pool.kind)
+    is_known = counts if batch.every is None else placed(counts, batch.every, len(one))
     parts = (x, batch.pool.kind, is_known), (memory.x, memory.pool.kind, cast(memory.share > 0, one))
     pools = [(c, Pool(kind, weight, counted(kind, objective.kinds, weight))) for c, kind, weight in parts]
     there = objective.anchors_there(x, *pools) + 0 * one
@@ -352,16 +384,24 @@ def expected(objective: Objective, batch: Batch, memory: Remembered, total: Arra
         own = batch.same.copies(counts, len(one), of_candidates=True) if batch.repeats else is_known
         row = min(objective.self_relation, len(there) - 1)
         there, sizes = less(there, row, own), less(sizes, row, objective.is_anchor(x) * one if known else own)
-    stratum = objective.stratum(x)
-    met = counted(stratum, objective.strata, (there > 0) * one)
-    mean = memory.mean + memory.rate * (xp.concatenate([total, met.reshape(-1)]) - memory.mean)
-    stands = 1.0 + 0 * total if objective.is_mean else objective.stratum_sizes
+    now = [counted(at(stratum, batch.every), strata, count), counted(stratum, strata, (there > 0) * one).reshape(-1)]
+    mean = memory.mean + memory.rate * (xp.concatenate(now) - memory.mean)
+    stands = 1.0 + 0 * now[0] if objective.is_mean else objective.stratum_sizes
     if stands is None:
-        everyone = xp.concatenate([stratum, objective.stratum(memory.x)])
-        stands = counted(everyone, objective.strata, xp.concatenate([one, memory.pool.weight]))
-    stands = taken(stands / mean[objective.strata :].reshape(-1, objective.strata).clip(TINY, None), stratum, 1)
+        everyone = xp.concatenate([stratum, objective.stratum(memory.x, memory.pool.kind)])
+        stands = counted(everyone, strata, xp.concatenate([one, memory.pool.weight]))
+    stands = taken(stands / at_least(mean[strata:].reshape(-1, strata), TINY), stratum, 1)
     total = objective.total if known else sum(pool.there.sum() for _, pool in pools) + TINY
     return mean, Meets(there, sizes, total, stands)
+
+
+def expected_total(objective: Objective, batch: Batch, mean: Array) -> Array:
+    """Return what the shares of a batch add up to on average, or for each anchor, with the part of its stratum."""
+    totals = mean[: objective.strata]
+    if objective.stratum_parts is None:
+        return totals.sum()
+    stratum = at(objective.stratum(batch.x, batch.pool.kind), batch.every)
+    return taken(totals / at_least(objective.stratum_parts, TINY), stratum)
 
 
 class Fresh(NamedTuple):
@@ -405,13 +445,13 @@ def against_fresh(
 
 def weigh_refresh(objective: Objective, anchors: Any, batch: Batch, memory: Remembered) -> tuple[Weights, Array]:
     """Return what fresh candidates stand for to remembered anchors, and their part in all that there is."""
-    fresh, held = (objective.there(anchors, part.x, part.pool) for part in (batch, memory))
-    sizes = objective.population(anchors, fresh + held)
-    term, relation = objective.self_term, objective.self_relation
-    w, there = weigh_fresh(sizes, fresh, fresh + held, relation, term, objective.fills), fresh + held
-    there = there if relation is None else less(there, relation, 1.0)
+    fresh = objective.there(anchors, batch.x, batch.pool)
+    pool = fresh + objective.there(anchors, memory.x, memory.pool)
+    sizes, relation = objective.population(anchors, pool), objective.self_relation
+    w = weigh_fresh(sizes, fresh, pool, relation, objective.self_term, objective.fills)
+    there = pool if relation is None else less(pool, relation, 1.0)
     if memory.anchors is None:  # an empty place is not itself in the pool
         there = namespace(there).maximum(there, fresh)
     if objective.dim > 1:
-        return w, (w.known * fresh / there.clip(1, None)).T
-    return w, w.known.all(0) * (fresh.sum(0) / there.sum(0).clip(1, None))
+        return w, (w.known * fresh / at_least(there, 1)).T
+    return w, w.known.all(0) * (fresh.sum(0) / at_least(there.sum(0), 1))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from fcco.core.arrays import Array, is_positive, namespace
+from fcco.core.arrays import Array, at_least, is_positive, namespace
 
 SelfTerm = Literal["exact", "sampled", "bounded"] | None
 TINY = 1e-30
@@ -59,7 +59,7 @@ def weigh(
     """
     xp = namespace(there)
     if relation is None or term == "sampled":
-        each = sizes / there.clip(1, None)
+        each = sizes / at_least(there, 1)
         if fill:
             if not is_positive(there):
                 each = each * (sizes.sum(0) / ((each * there).sum(0) + TINY))
@@ -69,16 +69,17 @@ def weigh(
         return Weights(each, None if relation is None else each[relation] * copies, known, there)
     others = less(there, relation, copies)
     if term == "bounded":
-        each = sizes / there.clip(1, None)
-        own = 2 - 1 / each[relation].clip(1, None)
+        each = sizes / at_least(there, 1)
+        own = 2 - 1 / at_least(each[relation], 1)
         each = each * (sizes.sum(0) / ((each * there).sum(0) + TINY))
         all_of_them = each[relation] * there[relation]
         own = xp.where(others[relation] > 0, own, all_of_them)
-        each = _with_row(each, relation, (all_of_them - own) / others[relation].clip(1, None))
+        each = each + 0 * own
+        each[relation] = (all_of_them - own) / at_least(others[relation], 1)
         return Weights(each, own, there[relation] > 0, there)
-    rest = less(sizes, relation, 1.0).clip(0, None)
+    rest = at_least(less(sizes, relation, 1.0), 0)
     known = ((others > 0) | (rest <= 0)).all(0)
-    return Weights(rest / others.clip(1, None), None if term is None else 1.0, known, there)
+    return Weights(rest / at_least(others, 1), None if term is None else 1.0, known, there)
 
 
 def weigh_fresh(sizes: Array, fresh: Array, held: Array, relation: int | None, term: SelfTerm, fill: bool) -> Weights:
@@ -86,13 +87,13 @@ def weigh_fresh(sizes: Array, fresh: Array, held: Array, relation: int | None, t
 
     ``known``, [S, 1] or [S, m], is for each relation.
     """
-    rest = sizes if relation is None else less(sizes, relation, 1.0).clip(0, None)
-    each, own = rest / fresh.clip(1, None), None
+    rest = sizes if relation is None else at_least(less(sizes, relation, 1.0), 0)
+    each, own = rest / at_least(fresh, 1), None
     if fill and not is_positive(fresh):
         each = each * (rest.sum(0) / ((each * fresh).sum(0) + TINY))
     if relation is not None and term is not None:
-        part = sizes[relation] / held[relation].clip(1, None)
-        own = 1.0 if term == "exact" else part if term == "sampled" else 2 - 1 / part.clip(1, None)
+        part = sizes[relation] / at_least(held[relation], 1)
+        own = 1.0 if term == "exact" else part if term == "sampled" else 2 - 1 / at_least(part, 1)
     return Weights(each, own, (fresh > 0) | (rest <= 0) | fill)
 
 
@@ -103,16 +104,13 @@ def weigh_candidates(sizes: Array, there: Array, anchors: float | Array, stands:
     ``anchors`` how many there are in all. It ``stands`` for so many, as on average over batches so many like it are
     fresh and meet an anchor in this relation.
     """
-    return stands * (sizes / anchors) * (there > 0) / there.clip(TINY, None)
+    return stands * (sizes / anchors) * (there > 0) / at_least(there, TINY)
 
 
 def less(counts: Array, relation: int, own: Array | float) -> Array:
     """Return how many there are other than the example itself."""
-    return _with_row(counts, relation, counts[relation] - own)
-
-
-def _with_row(values: Array, place: int, row: Array) -> Array:
-    """Return values, [S, 1] or [S, m], of which a row is replaced by another, [1] or [m]."""
-    values = values + 0 * row
-    values[place] = row
-    return values
+    if len(counts) == 1:
+        return counts - own
+    counts = counts + 0 * own  # of the shape of both
+    counts[relation] -= own
+    return counts

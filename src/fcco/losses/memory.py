@@ -217,7 +217,7 @@ class OutputMemory(nn.Module):
         if step.refreshed is not None:
             at[slice(None) if memory.anchors is None else memory.anchors] = step.refreshed
         mean[...] = step.mean
-        ring = objective.ring(batch.x) if self.rings > 1 else 0 * batch.rows
+        ring = objective.ring(batch.x, batch.pool.kind) if self.rings > 1 else 0 * batch.rows
         member = ring[:, None] == numbered(self.rings, row)
         if batch.repeats and knows_rows:  # only the last appearance of each row
             member = member & is_last(batch.rows)[:, None]

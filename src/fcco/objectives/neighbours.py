@@ -42,11 +42,11 @@ class NCA(Objective):
     def kind(self, x: Embedded) -> Array:
         return x.label
 
-    def stratum(self, x: Embedded) -> Array:
-        return x.label if self.by_class else 0 * x.label
+    def stratum(self, x: Embedded, kind: Array) -> Array:
+        return kind if self.by_class else 0 * kind
 
-    def ring(self, x: Embedded) -> Array:
-        return 0 * x.label
+    def ring(self, x: Embedded, kind: Array) -> Array:
+        return 0 * kind
 
     def relation(self, anchors: Embedded, candidates: Embedded) -> tuple[Array, ...]:
         mates = anchors.label[:, None] == candidates.label
