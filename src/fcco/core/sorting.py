@@ -14,6 +14,7 @@ from fcco.core.arrays import (
     ascending,
     at_least,
     counted,
+    extremes,
     flipped,
     namespace,
     numbered,
@@ -33,6 +34,9 @@ WIDEST = 500.0
 
 TINY = 1e-300
 """In place of an empty sum, where it is divided by."""
+
+NEAR = 64.0
+"""A range of scores within which squares of distances lose no digits that matter."""
 
 MOST_CELLS = 2.0**30
 """How many cells of the ramp all groups may have together, if they are to lie behind each other in one line."""
@@ -54,11 +58,55 @@ def ramp_sums(
 ) -> Sorted:
     """Return the sums of the ramp.
 
-    Scores are held as depths below 0, and a depth as a cell, which is as wide as half a ramp, and a place in it. An
-    anchor meets the candidates of four parts of cells along a parabola each, and all above them in full. Moments of
-    parts are about the edge of their cell, so that neither the offset nor the spread of scores costs digits.
+    Scores are held as depths below 0. Around the depth of an anchor there are parts, of which each has a parabola; all
+    candidates above the parts count in full. Moments are about places that are close to all that a part has, so that
+    neither the offset nor the spread of scores costs digits.
     """
-    xp, width, a, d, c = namespace(candidates), HALF_WIDTH, -wide(anchors), -wide(candidates), wide(weight)
+    a, d, c, square = -wide(anchors), -wide(candidates), wide(weight), HALF_WIDTH * HALF_WIDTH
+    least, most = extremes(d)
+    is_near = group is None and most - least < NEAR
+    parts = _around_centre(a, d, (least + most) / 2) if is_near else _in_cells(a, d, group)
+    order, rank, local, offset, ends, first = parts
+    c, half = taken(c, order, 1), len(offset) // 2
+    moments = running(stacked([c, c * local, c * (local * local)]))
+    upto = taken(moments, ends.reshape(-1), 2).reshape(3, len(c), *ends.shape)
+    mass, one, two = upto[:, :, 1:] - upto[:, :, :-1]
+    above = upto[0, :, half] if first is None else upto[0, :, half] - taken(moments[0], first, 1)
+    value = above - _signed((offset * mass - 2 * one) * offset + two) / (2 * square)
+    slope = _signed(one - offset * mass) / square
+
+    def by_candidates(grad: Array) -> Array:
+        """What a part's candidates get is linear in their place: added where it begins, taken off at its end."""
+        grad = taken(wide(grad), rank, 1)[:, None] / square
+        lines = stacked([grad * offset, grad + 0 * offset])
+        lines[:, :, :half] *= -1
+        steps = namespace(c).concatenate([lines[:, :, :1], lines[:, :, 1:] - lines[:, :, :-1], -lines[:, :, -1:]], 2)
+        passing = counted(ends.reshape(-1), len(local) + 1, steps.reshape(2 * len(c), -1))
+        level, tilt = passing.cumsum(1)[:, :-1].reshape(2, *c.shape)
+        return _scattered(c * (level - tilt * local), order)
+
+    sums = Sorted(_scattered(value, rank), _scattered(slope, rank), by_candidates)
+    return _without(same, sums, Surrogate("ramp"), a, d, wide(weight), -1.0)
+
+
+def _around_centre(a: Array, d: Array, centre: Array) -> tuple[Array, ...]:
+    """Return two parts for each anchor, above and below it, about one centre; see :func:`_in_cells`."""
+    place, local = a - centre, d - centre
+    order, rank = order_of(local, stable=False), order_of(place, stable=False)
+    place, local = taken(place, rank), taken(local, order)
+    above, below = place - HALF_WIDTH, place + HALF_WIDTH
+    ends = [searched(local, edge) for edge in (above, place, below)]  # a search is fast for numbers in order
+    return order, rank, local, stacked([above, below]), stacked(ends), None
+
+
+def _in_cells(a: Array, d: Array, group: tuple[Array, Array] | None) -> tuple[Array, ...]:
+    """Return four parts for each anchor, as its cell divides those above and below it; a cell is half a ramp wide.
+
+    They are: the orders of candidates and anchors by depth; and in these, the places of candidates in their cells,
+    those of the ends of parabolas in the cells of parts, how many candidates there are up to the ends of parts, and up
+    to the first of the group.
+    """
+    xp, width = namespace(d), HALF_WIDTH
     (home, place), (cell, local) = _cells(a), _cells(d)
     if group is None:  # far from 0, where neighbouring numbers are further apart, an anchor meets its equals only
         reach = width * (abs(a) < width / xp.finfo(a.dtype).eps)
@@ -71,36 +119,15 @@ def ramp_sums(
         edges = stacked([at - 1 + place * part, at, at + place * part, at + 1, at + 1 + place * part])
         edges, first = edges.clip(0, cells) + behind, behind
     order, rank = order_of(key, stable=False), order_of(edges[2], stable=False)
-    key, c, local = taken(key, order), taken(c, order, 1), taken(local, order)
-    place, edges = taken(place, rank), taken(edges, rank, 1)  # a search is fast for numbers in order
-    first = None if first is None else taken(first, rank)
+    key, local, place, edges = taken(key, order), taken(local, order), taken(place, rank), taken(edges, rank, 1)
     ends = searched(key, edges.reshape(-1)).reshape(edges.shape)
     here = searched(key, edges[2], side="right")
     if first is not None:
+        first = taken(first, rank)
         here, first = xp.minimum(here, searched(key, first + cells)), searched(key, first)
     ahead, behind = xp.minimum(ends[1], here), xp.maximum(ends[3], here)
     ends = stacked([xp.minimum(ends[0], ahead), ahead, here, behind, xp.maximum(ends[4], behind)])
-    moments = stacked([c, c * local, c * (local * local)])
-    moments = xp.concatenate([0 * moments[..., :1], moments.cumsum(2)], 2)
-    upto = taken(moments, ends.reshape(-1), 2).reshape(3, len(c), *ends.shape)
-    mass, one, two = upto[:, :, 1:] - upto[:, :, :-1]
-    above = upto[0, :, 2] if first is None else upto[0, :, 2] - taken(moments[0], first, 1)
-    offset = stacked([place, place - width, place + width, place])
-    value = above - _signed((offset * mass - 2 * one) * offset + two) / (2 * width * width)
-    slope = -_signed(offset * mass - one) / (width * width)
-
-    def by_candidates(grad: Array) -> Array:
-        """What a part's candidates get is linear in their place: added where it begins, taken off at its end."""
-        grad = taken(wide(grad), rank, 1)[:, None] / (width * width)
-        lines = stacked([grad * offset, grad + 0 * offset])
-        lines[:, :, :2] *= -1
-        steps = xp.concatenate([lines[:, :, :1], lines[:, :, 1:] - lines[:, :, :-1], -lines[:, :, -1:]], 2)
-        passing = counted(ends.reshape(-1), len(local) + 1, steps.reshape(2 * len(c), -1))
-        level, tilt = passing.cumsum(1)[:, :-1].reshape(2, *c.shape)
-        return _scattered(c * (level - tilt * local), order)
-
-    sums = Sorted(_scattered(value, rank), _scattered(slope, rank), by_candidates)
-    return _without(same, sums, Surrogate("ramp"), a, d, wide(weight), -1.0)
+    return order, rank, local, stacked([place, place - width, place + width, place]), ends, first
 
 
 def _cells(depth: Array) -> tuple[Array, Array]:
@@ -112,6 +139,8 @@ def _cells(depth: Array) -> tuple[Array, Array]:
 
 def _signed(parts: Array) -> Array:
     """Return the parts above an anchor, less those below it."""
+    if parts.shape[1] == 2:
+        return parts[:, 0] - parts[:, 1]
     return parts[:, 0] + parts[:, 1] - parts[:, 2] - parts[:, 3]
 
 

@@ -272,7 +272,7 @@ def take_step(
     slope, slopes = differentiate(outer, batch, update, space, inner, weight, mine)
     to_anchors, to_candidates, *to_parameters = own.backward(slopes, "anchors" if two_sided else "both")
     refreshed = None
-    if two_sided:
+    if two_sided and memory is not None and meets is not None:
         fresh = Fresh(slope, update.at, share)
         to_candidates, refreshed = against_fresh(objective, outer, space, batch, memory, fresh, meets)
     gradients = in_batch(objective, batch, to_anchors, to_candidates, ranks, two_sided=two_sided)
@@ -291,7 +291,8 @@ def update_rows(rule: Any, table: Rows, batch: Batch, inner: Array, share: Array
         inner = namespace(rows).where(column(written, inner), mean, inner)
     before, rate = table.read(rows, inner), table.rate(rows)
     met = Met(inner, None, rate, lambda: table.coverage(cast(there > 0, share).sum()), space)
-    return Update(rows, before, *rule.update(before, met), rate, written)
+    new, where = rule.update(before, met)
+    return Update(rows, before, new, where, rate, written)
 
 
 def evaluate(

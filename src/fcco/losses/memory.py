@@ -218,11 +218,11 @@ class OutputMemory(nn.Module):
             at[slice(None) if memory.anchors is None else memory.anchors] = step.refreshed
         mean[...] = step.mean
         ring = objective.ring(batch.x, batch.pool.kind) if self.rings > 1 else 0 * batch.rows
-        member = ring[:, None] == numbered(self.rings, row)
+        member = ring == numbered(self.rings, row)[:, None]
         if batch.repeats and knows_rows:  # only the last appearance of each row
-            member = member & is_last(batch.rows)[:, None]
-        so_far = member.cumsum(0)
-        new, rank = so_far[-1], (so_far * member).sum(1) - 1
+            member = member & is_last(batch.rows)
+        so_far = member.cumsum(1)
+        new, rank = so_far[:, -1], (so_far * member).sum(0) - 1
         fits = (rank >= 0) & (taken(new, ring) - rank <= self.size)
         place = xp.where(fits, ring * self.size + (taken(cursor, ring) + rank) % self.size, len(row) - 1)
         born[...] = xp.where(memory.pool.weight > 0, born, -1)
