@@ -78,6 +78,11 @@ def at_least(values: Array, number: float) -> Array:
     return values.clamp_min(number) if isinstance(values, torch.Tensor) else np.maximum(values, number)
 
 
+def at_most(values: Array, number: float) -> Array:
+    """Return values, or a number where they are above it."""
+    return values.clamp_max(number) if isinstance(values, torch.Tensor) else np.minimum(values, number)
+
+
 def searched(ordered: Array, values: Array, side: str = "left") -> Array:
     """Return where values belong in others that are in ascending order."""
     if isinstance(ordered, torch.Tensor):
@@ -143,6 +148,8 @@ def slots_of(rows: Array) -> Array:
 
 def stacked(parts: list[Array]) -> Array:
     """Return arrays of one shape as one array, for which ``stack`` takes NumPy several times as long."""
+    if len(parts) == 1:
+        return parts[0][None]
     return torch.stack(parts) if isinstance(parts[0], torch.Tensor) else np.array(parts)
 
 

@@ -9,11 +9,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from fcco.core.arrays import Array, counted, is_positive, moved, namespace, ones
+from fcco.core.arrays import Array, at_least, counted, is_positive, moved, namespace, ones
 from fcco.core.kernels import Backward, Pairs, Same, Side
 from fcco.core.outers import Outer
 from fcco.core.spaces import LOG, PLAIN
 from fcco.core.weights import TINY, Pool, SelfTerm, Weights, less, weigh
+
+LEAST = -1e30
+"""Below logarithms of all sums that are not empty, so that e^(-inf - LEAST) is 0."""
 
 
 class Objective:
@@ -239,7 +242,7 @@ class Objective:
         if self.dim == 1 and not one:
             for part in parts[1:]:
                 total = xp.logaddexp(total, part)
-        of_bare = xp.where(bare > -math.inf, xp.exp(logs - total), 0.0)
+        of_bare = xp.exp(logs - at_least(total, LEAST))
         return total.T if self.dim > 1 else total, of_bare
 
     def against(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights, first: int) -> tuple[Array, Any]:
@@ -261,7 +264,7 @@ class Objective:
             elif len(bare) > len(grad):
                 grad = grad + 0 * bare
             if weight is not None:
-                scale = scale / weight if is_positive(weight) else scale * (weight > 0) / weight.clip(TINY, None)
+                scale = scale / weight if is_positive(weight) else scale * (weight > 0) / at_least(weight, TINY)
             return back(grad, "candidates", scale)[1]
 
         return self.weighted(bare[:, first:], w)[0], gradient

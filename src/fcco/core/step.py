@@ -177,7 +177,7 @@ class Update(NamedTuple):
     new: Array
     at: Array
     rate: Rate
-    written: Array
+    written: Array | None
 
 
 class Step(NamedTuple):
@@ -197,8 +197,8 @@ class Step(NamedTuple):
     at: Array
     """What f is differentiated at."""
     rate: Rate
-    written: Array
-    """Which of the rows are more than padding, [m] of bool."""
+    written: Array | None
+    """Which of the rows are more than padding, [m] of bool; None: all."""
     kept: Array
     """The inner values that the memory keeps of the batch."""
     refreshed: Array | None
@@ -282,9 +282,9 @@ def take_step(
 
 def update_rows(rule: Any, table: Rows, batch: Batch, inner: Array, share: Array, space: Space) -> Update:
     """Update the rows of the anchors of all processes by the estimates of their inner values."""
-    rows, written, there = at(batch.rows, batch.every), share > 0, share
+    rows, written, there = at(batch.rows, batch.every), None if is_positive(share) else share > 0, share
     if batch.repeats:  # a row is updated once, by the mean of its estimates
-        slot, weight = slots_of(rows), cast(written, share)
+        slot, weight = slots_of(rows), cast(share > 0, share)
         there = counted(slot, len(rows), weight)
         written = taken(there, slot) > 0
         mean = taken(space.group_mean(inner, slot, weight, there), slot)

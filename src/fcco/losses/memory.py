@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fcco._checks import whole_number
 from fcco._table import at_least_single
-from fcco.core.arrays import Array, ascending, cast, contains, is_last, namespace, numbered, places_of, taken
+from fcco.core.arrays import Array, ascending, at_most, cast, contains, is_last, namespace, numbered, places_of, taken
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule
 from fcco.core.step import Batch, Remembered, Step
@@ -199,7 +199,7 @@ class OutputMemory(nn.Module):
             is_here = is_here & ~contains(ascending(batch.rows) if batch.ordered is None else batch.ordered, rings.row)
         share = rings.share * is_here
         weight = cast(is_here, share)
-        rate = 1 / cast(rings.step.clip(None, HORIZON - 1) + 1, share)
+        rate = 1 / cast(at_most(rings.step, HORIZON - 1) + 1, share)
         anchors = None if batch.every is None else places_of(share)
         pool = objective.pool(rings.x, weight)
         return Remembered(rings.x, rings.row, pool, rings.at, share, anchors, rings.mean, rate, self.in_gradient)

@@ -63,7 +63,7 @@ class TableRows:
         if not (self.numpy or (new.is_cpu and can_read(new))):
             table.write(rows, new, step.rate, step.written)
             return
-        if not is_positive(step.share):
+        if step.written is not None:
             rows, new, seen = (part[step.written] for part in (rows, new, seen))
         if not self.numpy or table.decays or new.dtype != self.buffers["u"].dtype:
             table.write(torch.as_tensor(rows), torch.as_tensor(new), step.rate)  # a tensor of it would be less precise
@@ -90,7 +90,8 @@ class ShardedRows(TableRows):
 
     def write(self, step: Step) -> None:
         """Write the rows that this process keeps."""
-        here = self._here(step.rows) & step.written
+        here = self._here(step.rows)
+        here = here if step.written is None else here & step.written
         self.table.write(step.rows[here] - self.first, step.new[here], step.rate)
 
     def _here(self, rows: Array) -> Array:
