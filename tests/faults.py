@@ -285,7 +285,7 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
             ("x, self.anchor_sizes)[1]", "x, self.anchor_sizes)[0]"),
         ],
         "objectives/test_classes.py::test_rows_without_labels_may_stay_in_fixed_shapes": [
-            ("weight if self.classes == 1 else weight * (x.label >= 0)", "weight"),
+            ("weight if self.classes is None else weight * (x.label >= 0)", "weight"),
         ],
         "objectives/test_bipartite.py::test_min_max_is_exact": [
             ("[[1, 0, 1, 0]]", "[[0, 1, 0, 1]]"),
