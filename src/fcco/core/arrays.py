@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fcco._checks import reads_are_free
+
 Array = Any  # a torch.Tensor or a numpy.ndarray; all arrays of a call are of one kind
 
 
@@ -20,10 +22,8 @@ def namespace(x: Array) -> Any:
 
 
 def can_read(x: Array) -> bool:
-    """Return whether values can be looked at: neither in a graph that is being compiled, nor in a transform."""
-    return not (
-        isinstance(x, torch.Tensor) and (torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack())
-    )
+    """Return whether it costs nothing to look at values: on the CPU, and neither in a graph nor in a transform."""
+    return not isinstance(x, torch.Tensor) or reads_are_free(x)
 
 
 def cast(values: Array, like: Array) -> Array:

@@ -334,7 +334,9 @@ class ObjectiveLoss(nn.Module):
             if ordered is not None and not numpy:
                 ordered = torch.from_numpy(ordered)
             given_rows = rows.numpy() if numpy else rows
-            batch = as_batch(objective, x, given_rows, ordered=ordered, mine=mine, fixed=is_compiling())
+            batch = as_batch(
+                objective, x, given_rows, ordered=ordered, mine=mine, fixed=ranks is None and not can_read(given_rows)
+            )
             batch = self._weighed(batch, weight, sample, dtype, numpy=numpy)
             if has_rows and (numpy or can_read(batch.rows)):
                 self.check_known(batch)
@@ -436,7 +438,7 @@ class ObjectiveLoss(nn.Module):
         given: list[Any] = [c.detach().to(dtype) if k < objective.outputs else c for k, c in enumerate(columns)]
         with _plain_torch(given[0].device):
             rows = torch.arange(len(given[0]), device=given[0].device)
-            batch = as_batch(objective, objective.Columns(*given), rows)
+            batch = as_batch(objective, objective.Columns(*given), rows, fixed=not can_read(rows))
             objective, _ = self.at_step(objective, batch, is_step=False)
             step = take_step(objective, BSGD(), FirstRows(), self._weighed(batch, weight, sample, dtype))
             step, _ = self.completed(step, None)

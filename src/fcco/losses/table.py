@@ -46,7 +46,7 @@ class TableRows:
         if not callable(schedule):
             return schedule
         if not is_per_row(schedule):
-            steps = int(table.step) if table.step.is_cpu and can_read(table.step) else table.step.to(table.u.dtype)
+            steps = int(table.step) if can_read(table.step) else table.step.to(table.u.dtype)
             return self.rule.check_rate(_single(schedule(steps)))
         visits = torch.as_tensor(self.seen).to(table.u.dtype)
         rates = torch.as_tensor(schedule(visits), device=visits.device).detach().to(visits.dtype).expand_as(visits)
@@ -121,4 +121,4 @@ def _single(rate: Any) -> Any:
             f"a schedule of the step must return one rate; got a tensor of shape {list(rate.shape)}. A schedule with "
             "the attribute per_row = True gets the number of visits of each row, and returns a rate for each"
         )
-    return float(rate) if not isinstance(rate, torch.Tensor) or (rate.is_cpu and can_read(rate)) else rate.detach()
+    return float(rate) if not isinstance(rate, torch.Tensor) or can_read(rate) else rate.detach()
