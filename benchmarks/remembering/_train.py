@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from fcco.losses._baseline_cox import _merge_times
+from fcco.losses.baseline_cox import _merge_times
 from harness.excess import BETA, Row
 from remembering import _baseline, _kernels, _nca
 from remembering._kernels import KINDS, Array
@@ -85,6 +85,6 @@ def _data(place: Problem, size: int, *, natural: bool) -> _kernels.Data:
 def _event_times(place: Problem) -> tuple[Array, Array]:
     """Return how many event times there are up to each time [n], and the number of events at each [K]."""
     times, events = torch.from_numpy(place.key[place.flag]).unique(return_counts=True)
-    times, events = _merge_times((times, events), MOST_TIMES)
+    times, events = _merge_times(times, events, MOST_TIMES)
     sets = np.searchsorted(times.numpy(), place.key, side="right")
     return sets, events.double().numpy()
