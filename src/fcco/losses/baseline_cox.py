@@ -285,7 +285,7 @@ class BaselineCoxLoss(AllRowsLoss):
         level = before[self.firsts].logsumexp(0) - math.log(n)
         seen = share @ risk - torch.where(level > -math.inf, level, 0.0) * (share.sum() - 1)
         value = weight @ torch.where(known, new, 0.0) - seen
-        return Step(value, (gradient,), rows, new, known, known, rate, before, sums, None, None, None, Linear())
+        return Step(value, (gradient,), known, rows, before, new, at, rate, known, sums, None, None, None, Linear())
 
     def _risk_sets(self, time: Tensor, *strata: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the last row at which each example is at risk, -1 for none, and with strata, who is when, (K, B)."""

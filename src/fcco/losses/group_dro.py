@@ -168,10 +168,12 @@ class GroupDROLoss(AllRowsLoss):
             known, stand_for = present | (view.seen > 0), counts * self._presence(present, losses)
         inner = torch.where(present, inner, before)
         new, at = rule.update(before, Batch(inner, None, rate, lambda: 1.0, PLAIN))
-        new_terms, terms = (torch.where(known, u, -torch.inf) / self.temperature for u in (new, at))
-        value = self.temperature * (new_terms.logsumexp(0) - known.sum().to(new.dtype).log())
-        gradient = (terms.softmax(0) / stand_for)[group]
-        return Step(value, (gradient,), rows, new, present, present, rate, before, inner, None, None, None, Linear())
+        of_new, of_at = (torch.where(known, u, -torch.inf) / self.temperature for u in (new, at))
+        value = self.temperature * (of_new.logsumexp(0) - known.sum().to(new.dtype).log())
+        gradient = (of_at.softmax(0) / stand_for)[group]
+        return Step(
+            value, (gradient,), present, rows, before, new, at, rate, present, inner, None, None, None, Linear()
+        )
 
     def _presence(self, present: Tensor, losses: Tensor) -> Tensor:
         """Return how often each group appears in batches of this size, of shape (K,), or one number for all groups."""

@@ -60,7 +60,7 @@ class TableRows:
     def write(self, step: Step) -> None:
         """Write the rows of a step."""
         table, rows, new, seen = self.table, step.rows, step.new, self.seen
-        if not (self.numpy or (new.is_cpu and can_read(new))):
+        if not can_read(new):
             table.write(rows, new, step.rate, step.written)
             return
         if step.written is not None:
