@@ -208,65 +208,6 @@ class Cox(Naive):
         return u[0].log()
 
 
-class NCA(Naive):
-    loss, dim, targets, rings = losses.NCALoss, 2, LABELS, 1
-
-    def floats(self, seed=0):
-        return [0.5 * draw(N, 2, seed=seed)]
-
-    @property
-    def knows_classes(self):
-        return "class_sizes" in self.options
-
-    def make(self, **options):
-        return self.loss(N, **self.options, **options)
-
-    def is_outer(self, example):
-        return True
-
-    def phi(self, i, j):
-        likeness = torch.exp(-(i[0] - j[0]).square().sum())
-        return torch.stack([likeness * bool(i[1] == j[1]), likeness])
-
-    def of_pool(self, i, pool):
-        own = self.stratum(i)
-        if not self.knows_classes:
-            return 0.0, lambda j: (N - 1) / (len(pool) - 1)
-        counts = [self.count(pool, c) for c in range(3)]
-        others = (N - self.size(own)) / max(len(pool) - counts[own], 1)
-
-        def weight(j):
-            c = self.stratum(j)
-            if c == own:
-                return (self.size(c) - 1) / (counts[c] - 1)
-            return self.size(c) / counts[c] if all(counts) else others
-
-        return 0.0, weight
-
-    def of_fresh(self, i, expected, held):
-        if not self.knows_classes:
-            return 0.0, lambda j: (N - 1) / sum(expected)
-        return 0.0, lambda j: (N - 1) / N * self.size(self.stratum(j)) / expected[self.stratum(j)]
-
-    def excess(self, j):
-        if not self.options.get("log_likelihood"):
-            return 1.0
-        return (N - 1) / N * ((N - 1) / (N - 2) if self.stratum(j) < 2 else 1)  # one class has no mates
-
-    def has_term(self, i, pool):
-        """Whether g of an example can be estimated from a pool."""
-        mates = self.count(pool, self.stratum(i)) - 1
-        strangers = len(pool) - 1 - mates
-        alone = self.size(self.stratum(i)) == 1
-        if self.options.get("log_likelihood") and mates == 0:
-            return False
-        return not self.knows_classes or ((mates > 0 or alone) and strangers > 0)
-
-    def f(self, u):
-        share = u[0] / u[1]
-        return -share.log() if self.options.get("log_likelihood") else -share
-
-
 class Contrastive(Naive):
     loss, dim, rings = losses.ContrastiveLoss, 2, 1
 
@@ -326,10 +267,6 @@ CASES = [
     PartialAUC({"temperature": 1.0}),
     PartialAUC({"temperature": 0.6}),
     *(Cox({"own_term": own_term, **known}) for own_term in ("exact", "sampled") for known in ({}, {"n_events": 3})),
-    NCA(),
-    NCA({"class_sizes": SIZES}),
-    NCA({"log_likelihood": True}),
-    NCA({"log_likelihood": True, "class_sizes": SIZES}),
     Contrastive(),
     Contrastive({"mode": "cross_modal"}),
     *(
@@ -362,8 +299,6 @@ class Transcript:
         case = self.case
         if not case.is_outer(i):
             return False
-        if isinstance(case, NCA):
-            return case.has_term(i, pool)
         needed = {Precision: (0, 1), Push: (1,), PartialAUC: (0,), Cox: (), Contrastive: ()}[type(case)]
         rest = [j for j in pool if j is not i]
         exact = getattr(case, "is_exact", True)
@@ -377,7 +312,7 @@ class Transcript:
 
     def expect(self, fresh, total):
         case = self.case
-        strata = range(3 if isinstance(case, NCA) and case.knows_classes else case.rings)
+        strata = range(case.rings)
         of = case.stratum if len(strata) > 1 else lambda example: 0
         now = [float(sum(of(e) == c for e in fresh)) for c in strata] + [float(total)]
         rate = max(1 / (self.steps + 1), 1 / 100)

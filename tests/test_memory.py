@@ -15,9 +15,7 @@ from fcco._remember import Made
 from losses import cases
 from remembering_naively import (
     CASES,
-    NCA,
     POSITIVE,
-    SIZES,
     Contrastive,
     Cox,
     N,
@@ -37,7 +35,7 @@ BATCHES = [[0, 1, 2, 3], [4, 2, 5], [1, 6, 3], [6, 4], [5, 0, 3, 6, 1, 2, 4], [2
 @pytest.fixture
 def _in_torch(monkeypatch):
     """Losses do not work out their steps by hand."""
-    for module in ("_bipartite", "_survival", "_hand_memory_nca"):
+    for module in ("_bipartite", "_survival"):
         monkeypatch.setattr(f"fcco.losses.{module}.can_remember", lambda *_: False)
 
 
@@ -181,7 +179,7 @@ UNBIASED = [
 ]
 
 
-@pytest.mark.parametrize("case", [*UNBIASED, NCA(), Contrastive({"include_positive": True})], ids=str)
+@pytest.mark.parametrize("case", [*UNBIASED, Contrastive({"include_positive": True})], ids=str)
 @pytest.mark.usefixtures("_in_torch")
 def test_both_sides_are_unbiased_on_average_over_memories(case, monkeypatch):
     fixed, steps = Fixed(case, monkeypatch, size=4), []
@@ -213,7 +211,6 @@ KNOWN = [
     cases.AP.with_options(surrogate="exp"),
     cases.PUSH,
     cases.PARTIAL_AUC,
-    cases.NCA,
     cases.LIST_NET,
     cases.LIST_MLE,
     cases.NDCG,
@@ -334,15 +331,6 @@ def test_batches_may_be_larger_than_the_population(strength):
         feed(loss_fn, [0, 1, 2, 3, 4, 5], indexed=False).backward()
 
 
-def test_classes_of_nca_share_one_ring():
-    loss_fn = losses.NCALoss(N, SIZES, memory=4)
-    case = NCA({"class_sizes": SIZES})
-    for rows in ([0, 1, 2], [3, 4, 5, 6]):
-        call(loss_fn, case, rows, outputs(case, rows))
-    assert sorted(loss_fn.memory.row[:4].tolist()) == [3, 4, 5, 6]
-    torch.testing.assert_close(loss_fn.memory.expected, torch.tensor([1.5, 1.5, 0.5, 3.0]))
-
-
 def test_the_composition_of_batches_is_a_running_mean():
     loss_fn = ring_loss(strength="gradient")
     for rows in ([0, 2, 4, 1], [6, 3], [8, 10, 5]):
@@ -404,28 +392,6 @@ def test_a_failing_f_changes_nothing(strength):
     assert cases.same(cases.state(loss_fn), before)
 
 
-def test_embeddings_of_another_width_are_refused():
-    loss_fn = losses.NCALoss(N, memory=4)
-    loss_fn(torch.randn(2, 3, requires_grad=True), torch.tensor([0, 0]), [0, 1])
-    before = cases.state(loss_fn)
-    with pytest.raises(ValueError, match=r"must have the shape \[3\] in column 0, like those in the memory; got \[2\]"):
-        loss_fn(torch.randn(2, 2, requires_grad=True), torch.tensor([0, 0]), [0, 1])
-    assert cases.same(cases.state(loss_fn), before)
-
-
-@pytest.mark.parametrize("strength", STRENGTHS)
-def test_gradients_accumulate_over_steps(strength):
-    """What the memory takes in does not disturb a gradient that is computed later."""
-    case = NCA()
-    together, apart = (case.make(memory=fcco.Memory(5, strength, guard=False)).double() for _ in range(2))
-    floats = [[x.clone().detach().requires_grad_() for x in case.floats()] for _ in range(2)]
-    total = sum(call(together, case, rows, [x[rows] for x in floats[0]]) for rows in BATCHES)
-    total.backward()
-    for rows in BATCHES:
-        call(apart, case, rows, [x[rows] for x in floats[1]]).backward()
-    torch.testing.assert_close(floats[0][0].grad, floats[1][0].grad, rtol=1e-12, atol=1e-12)
-
-
 def test_frozen_steps_and_values_leave_the_memory_alone():
     loss_fn = ring_loss(strength="gradient")
     feed(loss_fn, [0, 1, 2])
@@ -463,7 +429,6 @@ def test_options_are_checked():
 STATEFUL = [
     (cases.AP, "gradient"),
     (cases.COX, "gradient"),
-    (cases.NCA, "gradient"),
     (cases.CONTRASTIVE, "estimate"),
     (cases.NDCG, "estimate"),
 ]
@@ -510,20 +475,6 @@ def test_a_copy_goes_on_bit_by_bit(case, strength, dtype, way):
     made = cases.run(case, other, population, cases.BATCHES[3:])
     assert all(torch.equal(one, two) for one, two in zip(made, expected, strict=True))
     assert cases.same(cases.state(loss_fn), state)
-
-
-def test_a_state_replaces_what_was_remembered():
-    """Also outputs of another width, and of another precision."""
-    population = cases.NCA.population()
-    loss_fn = remembering(cases.NCA, population, "gradient")
-    cases.run(cases.NCA, loss_fn, population, cases.BATCHES[:2])
-    other = remembering(cases.NCA, population, "gradient")
-    other(torch.randn(2, 7, requires_grad=True), population[1][0][:2], [0, 1])
-    other.load_state_dict(loss_fn.state_dict())
-    assert cases.same(cases.state(other), cases.state(loss_fn))
-    assert other.memory.column0.dtype == other.memory.at.dtype == torch.float64
-    other.load_state_dict(remembering(cases.NCA, population, "gradient").state_dict())  # from before the first step
-    assert other.memory.recall(None) is None
 
 
 @STATES

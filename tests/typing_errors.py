@@ -27,14 +27,12 @@ from fcco.losses import (
     PartialAUCLoss,
     PNormPushLoss,
     SoftmaxLoss,
-    SupervisedContrastiveLoss,
     TwoWayPartialAUCLoss,
 )
 
 if TYPE_CHECKING:
     x = torch.ones(3, 2)
     NCALoss(10, gama=0.1)  # type: ignore[call-arg]
-    NCALoss.from_targets(x, gama=0.1)  # type: ignore[call-arg]
     AveragePrecisionLoss.from_targets(x, gama=0.1)  # type: ignore[call-arg]
     AveragePrecisionLoss.from_targets(x, memory="all")  # type: ignore[arg-type]
     MAMLLoss.for_model(torch.nn.Linear(1, 1), 10, 0.1, gama=1)  # type: ignore[call-arg]
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
     CVaRPartialAUCLoss(10, 2)(x, x)  # type: ignore[call-arg]
     TwoWayPartialAUCLoss(10)(x, x)  # type: ignore[call-arg]
     PNormPushLoss(10)(x, x)  # type: ignore[call-arg]
-    NCALoss(10)(x, x)  # type: ignore[call-arg]
-    SupervisedContrastiveLoss(10)(x, x)  # type: ignore[call-arg]
     fcco.CoupledLoss(torch.log, n=3)(x)  # type: ignore[call-arg]
     SoftmaxLoss(10)(x, x)  # type: ignore[call-arg]
     ListNetLoss(10)(x, x, x)  # type: ignore[call-arg]
@@ -66,7 +62,5 @@ if TYPE_CHECKING:
     NeighborhoodComponentsAnalysis(method="soxx")  # type: ignore[arg-type]
     NeighborhoodComponentsAnalysis(init="pcaa")  # type: ignore[arg-type]
 
-    loss: torch.Tensor = NCALoss(10)(x, x, x)  # the type of a call is known
-    SupervisedContrastiveLoss(10)(x, labels=x, index=None)  # allowed: with BSGD and no memory, and in eval()
     AUCLoss(10, 2)(x, x), ContrastiveLoss(10)(x, x), CoxLoss(10)(x, x, x)  # these need no index by default
     PNormPushClassifier(surrogate="exp"), NeighborhoodComponentsAnalysis(init=[[1.0, 0.0]])

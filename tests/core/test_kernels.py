@@ -152,15 +152,15 @@ def test_log_sums_keep_those_that_vanish_beside_others(far, can_read, monkeypatc
 def test_distances_lose_no_digits_to_an_offset():
     a, c = torch.randn(5, 3, dtype=torch.double) + 1e6, torch.randn(7, 3, dtype=torch.double) + 1e6
     leaves, grad = [x.clone().requires_grad_() for x in (a, c)], torch.randn(5, 7, dtype=torch.double)
-    expected = -((leaves[0][:, None] - leaves[1]) ** 2).sum(2)
+    expected, weight = -((leaves[0][:, None] - leaves[1]) ** 2).sum(2), torch.ones(7, dtype=torch.double)
     expected.backward(grad)
     for to in LIBRARIES.values():
-        t, back = minus_squared_distances(to(a), to(c))
+        t, back = minus_squared_distances(to(a), to(c), to(weight))
         assert_close(t, expected.detach(), 1e-9)
         for got, leaf in zip(back(to(grad)), leaves, strict=True):
             assert_close(got[0], leaf.grad, 1e-9)
         assert back(to(grad), "anchors")[1] == back(to(grad), "candidates")[0] == (None,)
-        t, back = minus_squared_distances(to(a[:0]), to(c))  # a process without anchors
+        t, back = minus_squared_distances(to(a[:0]), to(c), to(weight))  # a process without anchors
         assert not back(t)[1][0].any()
 
 

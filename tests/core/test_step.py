@@ -27,7 +27,7 @@ EXACT = [
 ]
 EXACT += [(PNormPush(as_surrogate(s), 2), F.p_norm_push_loss, {"surrogate": s, "p": 2}) for s in ("logistic", "exp")]
 EXACT += [(Cox(term=term), F.cox_loss, {}) for term in ("sampled", "exact", "bounded")]
-EXACT += [(NCA(kinds=2, likelihood=log), F.nca_loss, {"log_likelihood": log}) for log in (False, True)]
+EXACT += [(NCA(likelihood=log), F.nca_loss, {"log_likelihood": log}) for log in (False, True)]
 
 
 @pytest.mark.parametrize("is_sorted", [False, True])
@@ -50,7 +50,7 @@ def test_an_example_without_a_mate_has_no_logarithm():
     expected = F.nca_loss(embedding, label, log_likelihood=True)
     expected.backward()
     for sizes in (None, np.bincount(label) * 1.0):
-        objective = NCA(sizes, kinds=4, likelihood=True)
+        objective = NCA(sizes, likelihood=True)
         batch = as_batch(objective, objective.Columns(embedding.detach().numpy(), label.numpy()), np.arange(7))
         made = take_step(objective, fcco.BSGD(), FirstRows(), batch)
         assert_close(made.value, expected.detach())

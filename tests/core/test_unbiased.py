@@ -38,12 +38,14 @@ OBJECTIVES = {
     "log push": lambda sizes: PNormPush(as_surrogate("exp")),
     "neighbours": NCA,
     "by class": lambda sizes: NCA(sizes, by_class=True),
+    "of unknown classes": lambda sizes: NCA(sizes.sum()[None]),
 }
 SIX, SEVEN, BIPARTITE = [0] * 3 + [1] * 3, [0] * 4 + [1] * 3, list(OBJECTIVES)[:5]
 BOTH = (False, True)  # over all pairs of a remembered and a fresh batch, and over those without an example in both
 CASES = [  # objective, labels, sampler and its sizes
     *((BOTH, name, SEVEN, balanced, 2, 1) for name in BIPARTITE),
     *((BOTH, name, SIX, random, 3) for name in [*BIPARTITE, "neighbours"]),
+    (BOTH, "of unknown classes", SEVEN, random, 3),
     (BOTH, "neighbours", [0] * 4 + [1] * 4, balanced, 2, 2),
     (BOTH, "neighbours", [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], whole, 2, 2),
     ([True], "neighbours", [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3], whole, 3, 2),
@@ -83,6 +85,7 @@ def label_of(case):
 FIXED = [  # batches in which the net force is 0 on average over what is remembered
     (True, "neighbours", [0] * 4 + [1] * 4, balanced, 2, 2),
     (True, "neighbours", [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3], whole, 3, 2),
+    (True, "of unknown classes", SIX, random, 3),
 ]
 
 

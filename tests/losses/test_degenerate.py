@@ -158,6 +158,13 @@ class TestSurvival:
 
 
 class TestNeighbours:
+    @pytest.mark.parametrize("likelihood", [False, True])
+    def test_one_example_by_itself(self, likelihood):
+        z = torch.ones(1, 2, requires_grad=True)
+        for loss_fn in (losses.NCALoss(13, log_likelihood=likelihood).eval(), losses.NCALoss(1, memory=0)):
+            loss = loss_fn(z, torch.tensor([4]), torch.tensor([0]))
+            assert (loss, torch.autograd.grad(loss, z)[0].abs().sum()) == (0, 0)
+
     def test_lone_example(self):
         population = NCA.population()
         check_no_term(NCA, population, [4])

@@ -11,7 +11,7 @@ from fcco import functional
 from fcco.core.outers import FromFunction
 from fcco.core.step import Remembered, as_batch, estimate, take, take_step
 from fcco.functional._contrastive_variants import on_sphere
-from fcco.losses import ContrastiveLoss, RobustContrastiveLoss, SupervisedContrastiveLoss
+from fcco.losses import ContrastiveLoss, RobustContrastiveLoss
 from fcco.objectives.contrastive import Contrastive, RobustContrastive, Views
 from fcco.objectives.neighbours import NCA, Embedded
 
@@ -112,29 +112,13 @@ def supervised(sizes=None, **options):
 
 
 LABELS = [0, 0, 0, 1, 1, 1, 1, 2, 2, 3]
-LACKING = [[0, 5, 7, 2], [1, 5, 2], [0, 1, 2, 3, 4, 7, 8]]
 
 
 @pytest.mark.parametrize("sizes", [None, torch.tensor([3.0, 4.0, 2.0, 1.0]).double()], ids=["unknown", "known"])
 def test_supervised_all_data_give_the_exact_objective(sizes):
     (z, y), tau = labelled(LABELS), learnt()
-    loss = step_of(supervised(sizes, kinds=4), (on_sphere(z, tau), y), torch.arange(10))
+    loss = step_of(supervised(sizes), (on_sphere(z, tau), y), torch.arange(10))
     assert_equal(loss, functional.supervised_contrastive_loss(z, y, temperature=tau), (z, tau))
-
-
-@pytest.mark.parametrize("sizes", [None, torch.tensor([3, 4, 2, 1])], ids=["unknown", "known"])
-@pytest.mark.parametrize("batches", [LACKING, [[0, 5, 7, 2, 0], [3, 5, 3, 1, 2]]], ids=["once", "repeated"])
-def test_supervised_batches_give_the_steps_of_the_loss(sizes, batches):
-    # With a table, the loss keeps mates and all others, and not mates and strangers. If it has all classes, it weighs
-    # strangers by the sizes of their classes.
-    tau, rule = learnt(), fcco.BSGD()
-    objective = supervised(None if sizes is None else sizes.double(), kinds=4)
-    loss_fn, table = SupervisedContrastiveLoss(10, sizes, tau, rule=rule).double(), Table(10, 2, rule)
-    for seed, rows in enumerate(batches):
-        z, y = labelled(LABELS, seed)
-        rows = torch.tensor(rows)
-        loss = step_of(objective, (on_sphere(z[rows], tau), y[rows]), rows, table, rule)
-        assert_equal(loss, loss_fn(z[rows], y[rows], rows), (z, tau), 1e-11)
 
 
 PAIRS = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
@@ -198,7 +182,7 @@ def test_extreme_values_are_finite(tau, scale):
     wanted = functional.contrastive_loss(a, b, temperature=tau)
     assert_equal(loss, wanted, (a, b), 1e-9)
     y = torch.tensor(LABELS)
-    loss = step_of(supervised(kinds=4), (on_sphere(a, tau), y), torch.arange(10))
+    loss = step_of(supervised(), (on_sphere(a, tau), y), torch.arange(10))
     assert_equal(loss, functional.supervised_contrastive_loss(a, y, temperature=tau), (a,), 1e-9)
 
 

@@ -413,9 +413,9 @@ def is_one(tau: float | Array) -> bool:
     return isinstance(tau, float) and tau == 1.0
 
 
-def minus_squared_distances(anchors: Array, candidates: Array) -> tuple[Array, Backward]:
-    """Return -|z_i - z_j|², [m, R]. A common offset is removed first, which would cost digits."""
-    centre = candidates.mean(0)
+def minus_squared_distances(anchors: Array, candidates: Array, weight: Array) -> tuple[Array, Backward]:
+    """Return -|z_i - z_j|², [m, R]. The mean of the candidates that count is taken off, which would cost digits."""
+    centre = weight @ candidates / weight.sum()
     a, b = anchors - centre, candidates - centre
     t = (2 * a) @ b.T
     t -= row_sums(a * a)[:, None]

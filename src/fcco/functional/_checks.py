@@ -208,9 +208,9 @@ def check_directions(vectors: Tensor, name: str) -> None:
     refuse_where(f"the length of each vector in {name}", size, size < shortest, "large enough to define a direction")
 
 
-def check_squares(norm: Tensor) -> None:
+def check_squares(norm: Tensor, room: int = 4) -> None:
     """Check that the squared lengths of embeddings are small enough for squared distances not to overflow."""
-    too_large = ~(norm.detach() < torch.finfo(norm.dtype).max / 4)
+    too_large = ~(norm.detach() < torch.finfo(norm.dtype).max / room)
     wanted = "so small that squared distances are finite"
     refuse_where("the squared length of each vector in embeddings", norm.detach(), too_large, wanted)
 

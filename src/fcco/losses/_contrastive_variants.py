@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fcco._checks import as_index, is_empty
 from fcco._eager import eager
@@ -14,13 +14,8 @@ from fcco._repeats import find_repeats
 from fcco.core.rules import BSGD, Rule
 from fcco.core.spaces import PLAIN
 from fcco.functional._checks import check_choice, check_number
-from fcco.functional._contrastive_variants import on_sphere
 from fcco.functional._inner_similarity import contrast
-from fcco.functional._similarity import check_temperature_of_all
-from fcco.losses._base import Loss, as_values, count_members
-from fcco.losses._options import SupervisedContrastiveOptions
-from fcco.losses._similarity import NCALoss
-from fcco.losses.memory import Memory
+from fcco.losses._base import Loss
 
 
 class _Anchors(NamedTuple):
@@ -194,97 +189,3 @@ class RobustContrastiveLoss(Loss):
         repeats = find_repeats(rows, where > 0, slope.dtype)
         new = (self.tau[rows] - self.lr * repeats.mean(slope, PLAIN)).clamp(*self.bounds)
         self.tau.index_copy_(0, rows, torch.where(repeats.present().unsqueeze(1), new, self.tau[rows]))
-
-
-class SupervisedContrastiveLoss(NCALoss):
-    r"""Contrastive loss with several positives: all other training examples of the same class.
-
-    .. math:: F = -\frac{1}{n'} \sum_i \log \frac{\sum_{j \ne i, y_j = y_i} e^{s_{ij} / \tau}}
-        {\sum_{j \ne i} e^{s_{ij} / \tau}}
-
-    Here s is the cosine similarity, and the mean is over the n' examples that are not alone in their class. This is
-    L_in of [1]_; see :func:`fcco.functional.supervised_contrastive_loss`.
-
-    Parameters
-    ----------
-    n : int
-        The number of training examples. If a batch has two views of each, give 2n here, both views with the same label,
-        and the index of a second view plus n.
-    temperature : float or Parameter, default 0.1
-        The temperature τ, positive. A ``torch.nn.Parameter`` of one number is one of the loss's parameters.
-    class_sizes, rule, memory
-        As in :class:`NCALoss`, of which this is the log-likelihood on unit vectors divided by sqrt(2 τ). The defaults
-        are those of that loss, too, and have not been measured again.
-
-    See Also
-    --------
-    fcco.functional.supervised_contrastive_loss : The exact objective.
-
-    Notes
-    -----
-    **Call.** ``loss(embeddings, labels, index)``, as :class:`NCALoss`. With ``class_sizes``, or by
-    :meth:`from_targets`, batches may have more examples of the same class than random ones.
-
-    References
-    ----------
-    .. [1] Khosla et al., *Supervised Contrastive Learning*, NeurIPS 2020.
-
-    Examples
-    --------
-    >>> loss_fn = SupervisedContrastiveLoss(n=5)
-    >>> embeddings = torch.eye(3).requires_grad_()
-    >>> loss_fn(embeddings, torch.tensor([0, 0, 1]), index=torch.tensor([4, 0, 2])).backward()
-    """
-
-    def __init__(
-        self,
-        n: int,
-        class_sizes: Any = None,
-        temperature: float | nn.Parameter = 0.1,
-        rule: Rule | None = None,
-        memory: Memory | int | None = None,
-    ) -> None:
-        super().__init__(n, class_sizes, rule=rule, log_likelihood=True, memory=memory)
-        check_temperature_of_all(temperature)
-        self.temperature = temperature
-
-    @classmethod
-    def from_targets(  # type: ignore[override]
-        cls, labels: Any, **options: Unpack[SupervisedContrastiveOptions]
-    ) -> SupervisedContrastiveLoss:
-        """Create the loss with n and the class sizes counted in the training labels.
-
-        Parameters
-        ----------
-        labels : array-like of shape (n,)
-            The classes of the training data, integers from 0.
-        **options
-            Further arguments of the constructor.
-
-        Returns
-        -------
-        SupervisedContrastiveLoss
-            The loss.
-        """
-        class_sizes = count_members(labels, "labels")
-        return cls(int(class_sizes.sum()), class_sizes, **options)._know_labels(as_values(labels), "labels")
-
-    def forward(self, embeddings: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch.
-
-        Parameters
-        ----------
-        embeddings : Tensor of shape (B, d)
-            The embeddings, which the loss normalises.
-        labels : Tensor of shape (B,)
-            The class of each example, an integer.
-        index : Tensor of shape (B,) or None, default None
-            The rows of the batch in the training set, in [0, n). They are needed in training if the loss has a table or
-            a memory.
-
-        Returns
-        -------
-        Tensor
-            The loss, a scalar.
-        """
-        return super().forward(on_sphere(embeddings, self.temperature, "[B, d]"), labels, index)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from torch import nn
-
 from fcco.core.rules import Rule
 from fcco.functional._inner import OwnTerm
 from fcco.functional._inner_listwise import ListOwnTerm
@@ -83,24 +81,8 @@ class NDCGOptions(TypedDict, total=False):
     memory: Memory | int
 
 
-class NCAOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.NCALoss`."""
-
-    rule: Rule | None
-    log_likelihood: bool
-    memory: Memory | int | None
-
-
 class MAMLOptions(TypedDict, total=False):
     """Options of :class:`fcco.losses.MAMLLoss`."""
 
     loss: TaskLoss
     rule: Rule
-
-
-class SupervisedContrastiveOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.SupervisedContrastiveLoss`."""
-
-    temperature: float | nn.Parameter
-    rule: Rule | None
-    memory: Memory | int | None
