@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from fcco.core.spaces import as_dtype
+from fcco.core.rules import Batch as Met
+from fcco.core.spaces import Rate, as_dtype
 from fcco.core.step import ALONE, Batch, Step
 from fcco.losses.loss import Made, ObjectiveLoss, _plain_torch, _visit
+
+
+class Update(NamedTuple):
+    """What becomes of all rows, as in a step."""
+
+    rows: Tensor
+    before: Tensor
+    new: Tensor
+    at: Tensor
+    rate: Rate
+    written: Tensor
+    inner: Tensor
 
 
 class AllRowsLoss(ObjectiveLoss):
@@ -38,16 +53,26 @@ class AllRowsLoss(ObjectiveLoss):
         """Return the columns of a call; raise if they are not legal."""
         raise NotImplementedError
 
-    def _step(self, columns: Sequence[Tensor], view: Any) -> Step:
-        """Work out a step from the examples of all ranks, with outputs in the dtype to work in."""
+    def _step(self, columns: Sequence[Tensor], view: Any) -> tuple[Tensor, Tensor, Update]:
+        """Return the value and the gradient of a step, from the examples of all ranks with outputs in its dtype."""
         raise NotImplementedError
+
+    def _update(self, view: Any, inner: Tensor, present: Tensor | None = None) -> Update:
+        """Return what rows become; those that are not present are estimated by what they hold."""
+        rows = torch.arange(self.n, device=inner.device)
+        before, rate = view.read(rows, inner), view.rate(rows)
+        if present is not None:
+            inner = torch.where(present, inner, before)
+        new, at = self.rule.update(before, Met(inner, None, rate, lambda: 1.0, self.table.block.space))
+        return Update(rows, before, new, at, rate, new > -math.inf if present is None else present, inner)
 
     def _take(self, columns: Any, rows: Any, *others: Any, ranks: Any = None, mine: Any = None) -> Made:
         view = self._view(ranks or ALONE)
         x = self.objective.Columns(as_dtype(columns[0].detach(), self._dtype(columns)), *columns[1:])
         nothing: Any = None
         with _plain_torch(rows.device):
-            step = self._step(x, view)
+            value, gradient, update = self._step(x, view)
+        step = Step(value, (gradient,), update.written, *update, None, None, None, self.objective.outer)
         self._check_finite(step, Batch(x, rows, nothing, nothing, None, None, slice(None), True), ranks)
         if not self.is_frozen:
             view.write(step)

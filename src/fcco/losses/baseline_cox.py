@@ -12,13 +12,11 @@ from torch import Tensor
 
 from fcco._checks import reads_are_free, shape_of, whole_number
 from fcco._table import at_least_single
-from fcco.core.outers import Linear
-from fcco.core.rules import SOAP, Batch, Rule
-from fcco.core.spaces import LOG
-from fcco.core.step import Step
+from fcco.core.arrays import counted, peaks
+from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_time, refuse_where
 from fcco.functional._tensors import narrower
-from fcco.losses.all_rows import AllRowsLoss
+from fcco.losses.all_rows import AllRowsLoss, Update
 from fcco.losses.loss import Made
 from fcco.losses.population import as_values, count_positives
 from fcco.objectives.survival import Cox
@@ -102,7 +100,8 @@ class BaselineCoxLoss(AllRowsLoss):
     times: Tensor
     events: Tensor
     strata: Tensor | None
-    firsts: Tensor
+    places: Tensor
+    """Where rows are in a matrix that has a row for each stratum."""
     columns = ("risk", "time", "event", "strata")
     _has_all_times = False
     """Whether every training event has a row of its own time."""
@@ -133,7 +132,10 @@ class BaselineCoxLoss(AllRowsLoss):
         self.register_buffer("times", times, persistent=False)
         self.register_buffer("events", events, persistent=False)
         self.register_buffer("strata", strata, persistent=False)
-        self.register_buffer("firsts", firsts, persistent=False)  # the first row of each stratum
+        sizes = F.pad(firsts, (0, 1), value=len(times)).diff()
+        self._shape = len(sizes), int(sizes.max())
+        ahead = torch.arange(len(sizes)) * self._shape[1] - firsts
+        self.register_buffer("places", torch.arange(len(times)) + ahead.repeat_interleave(sizes), persistent=False)
         self.knows(None, n_examples=self.n_examples, times=times, events=events, strata=strata)
         self._digits = times.dtype  # the dtype as given: a cast adds no information
 
@@ -178,9 +180,9 @@ class BaselineCoxLoss(AllRowsLoss):
         group = torch.zeros(n, dtype=torch.int64) if strata is None else as_values(strata)
         check_integers(group, "strata", event, "event")
         most, groups = whole_number("max_times", max_times), group[event == 1].unique()
-        counted = [time[(event == 1) & (group == k)].unique(return_counts=True) for k in groups]
-        total = sum(len(times) for times, _ in counted)
-        rows = [_merge_times(k, d, max(1, most * len(k) // total)) for k, d in counted]
+        found = [time[(event == 1) & (group == k)].unique(return_counts=True) for k in groups]
+        total = sum(len(times) for times, _ in found)
+        rows = [_merge_times(k, d, max(1, most * len(k) // total)) for k, d in found]
         times, events = (torch.cat(column) for column in zip(*rows, strict=True))
         numbers = groups.repeat_interleave(torch.tensor([len(own) for own, _ in rows]))
         loss = cls(n, times, events, strata=None if strata is None else numbers, **options)
@@ -216,7 +218,7 @@ class BaselineCoxLoss(AllRowsLoss):
     def _checked(self, *columns: Any) -> Sequence[Tensor]:
         risk, time, event, *strata = columns
         if bool(strata) != (self.strata is not None):
-            rows = f"rows of {len(self.firsts)} strata" if self.strata is not None else "no strata"
+            rows = f"rows of {self._shape[0]} strata" if self.strata is not None else "no strata"
             raise ValueError(f"strata must {'not ' * bool(strata)}be given, because the loss has {rows}")
         check_floats(risk, "risk", "[B]", room=4.0 * self.n_examples)
         check_time(time, risk, "risk")
@@ -230,7 +232,7 @@ class BaselineCoxLoss(AllRowsLoss):
         columns, rows, _ = super()._rows(columns, None)
         if reads_are_free(rows):
             _, time, event, *strata = columns
-            last, _ = self._risk_sets(time, *strata)
+            last = self._last(time, *strata)
             first = (
                 "the first of the times of its stratum" if strata else f"{self.times[0].item()}, the first of times,"
             )
@@ -250,50 +252,50 @@ class BaselineCoxLoss(AllRowsLoss):
             strata = [stratum.unique(return_inverse=True)[1] for stratum in strata]
         return super()._of_batch([risk, time, event, *strata], weight, sample)
 
-    def _step(self, columns: Sequence[Tensor], view: Any) -> Step:
+    def _step(self, columns: Sequence[Tensor], view: Any) -> tuple[Tensor, Tensor, Update]:
         """Estimate log G at every event time; the gradient is made of martingale residuals."""
         risk, time, event, *strata = columns
-        n, size, n_events = self.n_examples, len(risk), event.sum().to(risk.dtype)
+        n, size, events = self.n_examples, len(risk), event.sum().to(risk.dtype)
         represents = torch.full_like(risk, n / size)
         if self.stratified:
-            represents = torch.where(event, self.n_events / n_events, (n - self.n_events) / (size - n_events))
+            represents = torch.where(event, self.n_events / events, (n - self.n_events) / (size - events))
         terms, share = risk + represents.log(), torch.where(event, represents, 0.0) / self.n_events
-        rows, (last, at_risk) = torch.arange(self.n, device=risk.device), self._risk_sets(time, *strata)
-        if at_risk is None:
-            first_to_last, order = last.sort(stable=True)
-            members = size - torch.searchsorted(first_to_last, rows)
-            sums = F.pad(terms[order.flip(0)].logcumsumexp(0), (1, 0), value=-math.inf)[members]
-        else:
-            sums, members = torch.where(at_risk, terms, -math.inf).logsumexp(1), at_risk.sum(1)
-        before, rate = view.read(rows, sums), view.rate(rows)
-        new, at = self.rule.update(before, Batch(sums, None, rate, lambda: 1.0, LOG))
-        known = new > -math.inf
-        weight = torch.where(known, self.events.to(sums.dtype) / self.n_events, 0.0)
+        past = self._last(time, *strata) + 1
+        peak = peaks(past, self.n + 1, terms).clip(torch.finfo(risk.dtype).min, None)
+        sums = self._from_each(peak + counted(past, self.n + 1, (terms - peak[past]).exp()).log())
+        log_members = self._from_each(counted(past, self.n + 1, torch.ones_like(risk)).log())
+        update = self._update(view, sums)
+        weight = torch.where(update.written, self.events.to(sums.dtype) / self.n_events, 0.0)
         # An estimate that is far above its row counts as if it was less far.
-        excess = (sums - new - torch.log1p(TRUST * members.to(sums.dtype).rsqrt())).clamp(min=0)
-        hazards = torch.where(known, weight.log() - excess - at, -math.inf)
-        if at_risk is None:
-            hazard = F.pad(hazards.logcumsumexp(0), (1, 0), value=-math.inf)[last + 1]
-        else:
-            hazard = torch.where(at_risk, hazards[:, None], -math.inf).logsumexp(0)
-        gradient = (terms + hazard).exp() - share
+        excess = (sums - update.new - torch.log1p(TRUST * (-log_members / 2).exp())).clamp(min=0)
+        hazards = self._in_strata(torch.where(update.written, weight.log() - excess - update.at, -math.inf))
+        upto_each = F.pad(hazards.logcumsumexp(1).view(-1)[self.places], (1, 0), value=-math.inf)
+        gradient = (terms + upto_each[past]).exp() - share
         if self.centred and size > 1:
             # Residuals sum to 0 over all examples, so their sum with a gradient is (n - 1) times a covariance. The
             # covariance of a random batch is an unbiased estimate of it.
             gradient = (gradient - gradient.mean()) * ((n - 1) * size / (n * (size - 1)))
         # The number of events in a batch is random. Subtracting the level of h keeps it from scaling this noise.
-        level = before[self.firsts].logsumexp(0) - math.log(n)
+        level = self._in_strata(update.before)[:, 0].logsumexp(0) - math.log(n)
         seen = share @ risk - torch.where(level > -math.inf, level, 0.0) * (share.sum() - 1)
-        value = weight @ torch.where(known, new, 0.0) - seen
-        return Step(value, (gradient,), known, rows, before, new, at, rate, known, sums, None, None, None, Linear())
+        return weight @ torch.where(update.written, update.new, 0.0) - seen, gradient, update
 
-    def _risk_sets(self, time: Tensor, *strata: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the last row at which each example is at risk, -1 for none, and with strata, who is when, (K, B)."""
+    def _in_strata(self, values: Tensor) -> Tensor:
+        """Return the values of all rows as a matrix, in which each stratum has a row that ends with -inf."""
+        filled = values.new_full((math.prod(self._shape),), -math.inf)
+        return filled.index_copy(0, self.places, values).view(self._shape)
+
+    def _from_each(self, logs: Tensor) -> Tensor:
+        """Return the log-sums over a row of the table and the later ones of its stratum; the first place is no row."""
+        return self._in_strata(logs[1:]).flip(1).logcumsumexp(1).flip(1).view(-1)[self.places]
+
+    def _last(self, time: Tensor, *strata: Tensor) -> Tensor:
+        """Return the last row of the table at which each example is at risk, -1 for none."""
         times, own = self._in_common_digits(time)
         if self.strata is None:
-            return torch.searchsorted(times, own, right=True) - 1, None
+            return torch.searchsorted(times, own, right=True) - 1
         at_risk = (times[:, None] <= own) & (self.strata[:, None] == strata[0])
-        return torch.where(at_risk, torch.arange(self.n, device=time.device)[:, None], -1).amax(0), at_risk
+        return torch.where(at_risk, torch.arange(self.n, device=time.device)[:, None], -1).amax(0)
 
     def _in_common_digits(self, time: Tensor) -> tuple[Tensor, Tensor]:
         """Return the event times and those of a batch in the narrower dtype, whose digits are known on both sides."""

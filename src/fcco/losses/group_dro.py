@@ -11,15 +11,13 @@ from torch import Tensor
 from fcco.core.arrays import Array, counted
 from fcco.core.objective import Objective
 from fcco.core.outers import Linear
-from fcco.core.rules import BSGD, SOAP, Batch, Rule
-from fcco.core.spaces import PLAIN
-from fcco.core.step import Step
+from fcco.core.rules import BSGD, SOAP, Rule
 from fcco.functional._checks import check_floats, check_integers, check_number, refuse_where
 from fcco.functional._tensors import at_least_float32, widen
-from fcco.losses.all_rows import AllRowsLoss
+from fcco.losses.all_rows import AllRowsLoss, Update
 from fcco.losses.loss import Made, _plain_torch
 from fcco.losses.population import as_values, count_members
-from fcco.losses.table import FirstRows
+from fcco.losses.table import FirstRows, TableRows
 
 
 class Grouped(NamedTuple):
@@ -152,28 +150,21 @@ class GroupDROLoss(AllRowsLoss):
 
     def _of_batch(self, columns: Sequence[Tensor], weight: Any, sample: Any) -> Made:
         with _plain_torch(columns[0].device):
-            return Made.of(self._step([at_least_float32(columns[0].detach()), columns[1]], FirstRows()), None)
+            value, gradient, _ = self._step([at_least_float32(columns[0].detach()), columns[1]], FirstRows())
+        return Made([gradient], value, None)
 
-    def _step(self, columns: Sequence[Tensor], view: Any) -> Step:
+    def _step(self, columns: Sequence[Tensor], view: Any) -> tuple[Tensor, Tensor, Update]:
         """Estimate the mean losses of all groups: from the batch if it has the group, otherwise from the table."""
         losses, group = columns
         counts = counted(group, self.n, torch.ones_like(losses))
-        inner, present = counted(group, self.n, losses / counts[group]), counts > 0
-        rows, known, stand_for = torch.arange(self.n, device=losses.device), present, counts
-        before, rate, rule = view.read(rows, inner), view.rate(rows), self.rule
-        if isinstance(view, FirstRows) or isinstance(rule, BSGD):
-            rule = BSGD()
-        else:
+        known = present = counts > 0
+        update = self._update(view, counted(group, self.n, losses / counts[group]), present)
+        if isinstance(view, TableRows) and not isinstance(self.rule, BSGD):
             # The gradient of the groups in the batch is scaled up to that of all groups.
-            known, stand_for = present | (view.seen > 0), counts * self._presence(present, losses)
-        inner = torch.where(present, inner, before)
-        new, at = rule.update(before, Batch(inner, None, rate, lambda: 1.0, PLAIN))
-        of_new, of_at = (torch.where(known, u, -torch.inf) / self.temperature for u in (new, at))
-        value = self.temperature * (of_new.logsumexp(0) - known.sum().to(new.dtype).log())
-        gradient = (of_at.softmax(0) / stand_for)[group]
-        return Step(
-            value, (gradient,), present, rows, before, new, at, rate, present, inner, None, None, None, Linear()
-        )
+            known, counts = present | (view.seen > 0), counts * self._presence(present, losses)
+        new, at = (torch.where(known, u, -torch.inf) / self.temperature for u in (update.new, update.at))
+        value = self.temperature * (new.logsumexp(0) - known.sum().to(new.dtype).log())
+        return value, (at.softmax(0) / counts)[group], update
 
     def _presence(self, present: Tensor, losses: Tensor) -> Tensor:
         """Return how often each group appears in batches of this size, of shape (K,), or one number for all groups."""
