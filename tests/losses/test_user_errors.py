@@ -41,6 +41,22 @@ def test_missing_labels_must_be_counted():
     losses.AveragePrecisionLoss.from_targets(target)(torch.zeros(4, 2), target, torch.arange(4))
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("first", [-3, 10**12])
+def test_strata_may_be_any_integers(first, training):
+    """So many that they are not compared pair by pair."""
+    risk, strata = torch.randn(300, requires_grad=True), torch.arange(300) % 4
+    time, event, rows = torch.rand(300), torch.ones(300), torch.arange(300)
+    values = []
+    for ids in (strata, strata + first):
+        loss_fn = losses.CoxLoss(300, rule=fcco.SOAP(0.5)).train(training)
+        values.append(loss_fn(risk, time, event, rows, strata=ids))
+    assert values[0] == values[1]
+    if not training:
+        loss_fn = losses.BaselineCoxLoss.from_targets(time, event, strata=strata).eval()
+        assert loss_fn(risk, time, event, strata=strata + first) == values[0]
+
+
 def test_strata_are_needed_in_evaluation_too():
     time, event, strata = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.ones(4), torch.tensor([0, 0, 1, 1])
     loss_fn = losses.BaselineCoxLoss.from_targets(time, event, strata=strata).eval()

@@ -17,7 +17,6 @@ from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats, check_integers, check_time, refuse_where
 from fcco.functional._tensors import narrower
 from fcco.losses.all_rows import AllRowsLoss, Update
-from fcco.losses.loss import Made
 from fcco.losses.population import as_values, count_positives
 from fcco.objectives.survival import Cox
 from fcco.schedules import Power
@@ -245,12 +244,6 @@ class BaselineCoxLoss(AllRowsLoss):
                 of_all = f"1, since all n = {self.n_examples} training examples have events"
                 refuse_where("event", event.long(), ~event, of_all)
         return columns, rows, None
-
-    def _of_batch(self, columns: Sequence[Tensor], weight: Any, sample: Any) -> Made:
-        risk, time, event, *strata = columns
-        if reads_are_free(risk):  # groups are numbers from 0 on
-            strata = [stratum.unique(return_inverse=True)[1] for stratum in strata]
-        return super()._of_batch([risk, time, event, *strata], weight, sample)
 
     def _step(self, columns: Sequence[Tensor], view: Any) -> tuple[Tensor, Tensor, Update]:
         """Estimate log G at every event time; the gradient is made of martingale residuals."""

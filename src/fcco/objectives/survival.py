@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, ascending, at_least, cast, namespace, searched
-from fcco.core.kernels import Backward, Pairs, log_sums_from
+from fcco.core.arrays import Array, ascending, at_least, can_read, cast, namespace, searched
+from fcco.core.kernels import Backward, Pairs, Same, log_sums_from
 from fcco.core.objective import Objective
 from fcco.core.outers import Logarithm
 from fcco.core.weights import SelfTerm
@@ -45,6 +45,14 @@ class Cox(Objective):
     def relation(self, anchors: Survival, candidates: Survival) -> tuple[Array, ...]:
         event = candidates.event == 1
         return (None,) if self.kinds == 1 else (~event, event)
+
+    def pairs(self, anchors: Survival, candidates: Survival, weight: Array | None, same: Same | None) -> Pairs:
+        """Return which candidates an anchor is compared with; strata may be any integers, and groups count from 0."""
+        pairs, xp, m = super().pairs(anchors, candidates, weight, same), namespace(anchors.risk), len(anchors.risk)
+        if pairs.group is None or not can_read(anchors.risk):
+            return pairs
+        numbers = xp.unique(xp.concatenate(pairs.group), return_inverse=True)[1]
+        return pairs._replace(group=(numbers[:m], numbers[m:]))
 
     def sums(self, anchors: Survival, candidates: Survival, pairs: Pairs) -> tuple[Array, Backward]:
         return log_sums_from(anchors.risk, candidates.risk, anchors.time, candidates.time, pairs)
