@@ -189,10 +189,10 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
         "losses/test_loss.py::test_two_ranks_take_the_steps_of_one": [
             ("inner, where), weight)[mine]", "inner, where), weight)[: mine.stop - mine.start]"),
             ("ranks.sum(own) + b if two_sided", "own + b if two_sided"),
-            ("else ranks.sum(own + b)", "else own + b"),
+            ("else tuple(ranks.sum(g) for g in gradients)", "else tuple(gradients)"),
         ],
         "core/test_step.py::test_a_step_with_a_memory_has_no_net_force": [
-            ("objective.without_net_force(g, batch.x) for", "g for"),
+            ("objective.without_net_force(at(g, here), take(batch.x, here)) for", "g for"),
         ],
         "core/test_unbiased.py::test_the_net_force_is_nothing_on_average": [
             ("there, sizes = less(there, row, own), less(sizes,", "there, sizes = there, less(sizes,"),
@@ -234,6 +234,11 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
         ],
         "core/test_step.py::test_a_memory_for_the_rows_alone": [
             ("own.count, pooled.inner", "own.count, own.inner"),
+        ],
+        "losses/test_loss.py::test_ranks_that_do_not_gather_are_each_by_themselves_but_for_the_table": [
+            ("weight[everyone.stop :] = 0.0", "weight[everyone.stop :] = 1.0"),
+            ("count, met = (part * at(batch.pool.weight, batch.every) for part in (count, share))", "pass"),
+            ("xp.concatenate(now) if batch.apart is None else ranks.sum(xp.concatenate(now))", "xp.concatenate(now)"),
         ],
         "losses/test_loss.py::test_two_ranks_add_up_an_f_with_a_sample": [
             ("value = ranks.sum(part.detach())", "value = part.detach()"),

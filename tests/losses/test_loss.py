@@ -15,6 +15,7 @@ from fcco.core.step import take_step
 from fcco.losses.loss import ObjectiveLoss, attach
 from fcco.objectives.contrastive import Contrastive
 from fcco.objectives.given import GivenInner
+from fcco.objectives.survival import Cox
 from fcco.placement._messages import Layout
 from losses import shells
 from losses.threads import Ranks
@@ -383,6 +384,78 @@ def test_equal_batches_of_all_ranks_are_warned_of_once(has_rows, monkeypatch):
         assert not caught
         ranks.run(call(equal=True))
     assert [str(warning.message)[:34] for warning in caught] == ["all 2 ranks had the same rows in e"]
+
+
+@pytest.mark.parametrize(("name", "memory"), [*shells.CASES, ("contrastive", 0), ("contrastive", 12)])
+def test_ranks_that_do_not_gather_are_each_by_themselves_but_for_the_table(name, memory, monkeypatch):
+    """Both have the same batches, but for the rows: each takes the steps of one process, and the table has both."""
+
+    def train(group=None):
+        loss, values, generator = shells.make(name, memory), [], torch.Generator().manual_seed(0)
+        loss.layout = Layout(gather=False, group=group)
+        for step in range(4):
+            rows = torch.randint(50, (8 + step,), generator=generator)
+            outputs = torch.randn(len(rows), 2, generator=generator).double().requires_grad_()
+            value = loss(*shells.columns(name, outputs, rows), index=rows + 50 * (group.rank if group else 0))
+            values.append((value.detach(), *torch.autograd.grad(value, outputs)))
+        return values, loss
+
+    ranks, (wanted, alone) = Ranks(monkeypatch), train()
+    for rank, (values, loss) in enumerate(ranks.run(train)):
+        torch.testing.assert_close(values, wanted, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(loss.table.u, alone.table.u[:50].repeat(2, *[1] * (alone.table.dim > 1)))
+        if memory:
+            here = alone.memory.born >= 0
+            torch.testing.assert_close(loss.memory.row[here], alone.memory.row[here] + 50 * rank)
+            for key, buffer in alone.memory.named_buffers():
+                if key != "row":
+                    torch.testing.assert_close(loss.memory.get_buffer(key), (1 + (key == "mean")) * buffer)
+
+
+@every
+def test_a_rank_that_does_not_gather_may_have_no_examples(name, memory, monkeypatch):
+    """The other takes the steps of one process."""
+
+    def train(group=None):
+        loss, values, generator = shells.make(name, memory), [], torch.Generator().manual_seed(0)
+        loss.layout = Layout(gather=False, group=group)
+        for step in range(3):
+            rows = torch.randint(50, (8 + step,), generator=generator)
+            outputs = torch.randn(len(rows), 2, generator=generator).double().requires_grad_()
+            mine = slice(0) if group is not None and group.rank == 1 else slice(None)
+            value = loss(*shells.columns(name, outputs[mine], rows[mine]), index=rows[mine])
+            values.append((value.detach(), *torch.autograd.grad(value, outputs)))
+        return values, loss.table.u
+
+    ranks, (wanted, table) = Ranks(monkeypatch), train()
+    (values, first), (others, second) = ranks.run(train)
+    for (value, gradient), (_, none), (of_one, whole) in zip(values, others, wanted, strict=True):
+        torch.testing.assert_close(value, of_one)
+        torch.testing.assert_close(gradient, 2 * whole)  # as they are averaged
+        assert not none.any()
+    torch.testing.assert_close(first, table)
+    assert torch.equal(first, second)
+
+
+def test_ranks_that_do_not_gather_may_have_unequal_parts_or_none(monkeypatch):
+    risk, time, event = torch.randn(9).double(), torch.arange(9.0).double(), torch.arange(9) % 3 < 2
+    for parts in ([slice(0, 3), slice(3, 9)], [slice(0, 9), slice(9, 9)]):
+
+        def call(group, parts=parts):
+            loss, rows = ObjectiveLoss(Cox(), 9, rule=fcco.BSGD()), torch.arange(9)[parts[group.rank]]
+            loss.layout = Layout(gather=False, group=group)
+            leaf = risk[rows].clone().requires_grad_()
+            value = loss(leaf, time[rows], event[rows], index=rows)
+            return value.detach(), torch.autograd.grad(value, leaf)[0] / 2, loss.table.u
+
+        leaf = risk.clone().requires_grad_()
+        losses = [event[p].sum() * fcco.functional.cox_loss(leaf[p], time[p], event[p]) for p in parts if p.start < 9]
+        wanted = sum(losses) / event.sum()
+        (value, *first), (other, *second) = Ranks(monkeypatch).run(call)
+        assert value == other
+        torch.testing.assert_close(torch.cat([first[0], second[0]]), torch.autograd.grad(wanted, leaf)[0])
+        assert torch.equal(first[1], second[1])
+        assert torch.equal(first[1] != 0, event)
 
 
 def test_two_ranks_add_up_an_f_with_a_sample(monkeypatch):

@@ -91,6 +91,8 @@ class Batch(NamedTuple):
     """What the caller's f is evaluated on, of this process's anchors."""
     ordered: Array | None = None
     """[B], the rows in ascending order, if that is known."""
+    apart: slice | None = None
+    """Where this process's examples are, if only these are candidates of its anchors."""
 
 
 def as_batch(
@@ -101,14 +103,18 @@ def as_batch(
     ordered: Array | None = None,
     mine: slice | None = None,
     fixed: bool = False,
+    is_apart: bool = False,
 ) -> Batch:
-    """Return examples as a batch, of which this process has those of a slice.
+    """Return examples as a batch, of which this process has those of a slice, and compares only these if it is apart.
 
     With ``fixed``, no shape depends on values: all examples are anchors, of which some do not count. Of an objective
     without a pool, ``x`` has this process's examples alone, all of which are anchors.
     """
     x, everyone = objective.describe(x), mine or slice(0, len(rows))
-    pool = objective.pool(x, ones(x[0]))
+    weight = ones(x[0])
+    if is_apart:
+        weight[: everyone.start] = weight[everyone.stop :] = 0.0
+    pool = objective.pool(x, weight)
     meets_itself = objective.self_relation is not None
     if fixed:
         same = Same(rows, rows, False) if objective.has_pool and meets_itself else None
@@ -124,7 +130,8 @@ def as_batch(
         same = pairs_of(taken(rows, every), rows) if meets_itself else None
     else:
         same = Same(numbered(len(every), rows), every, is_each=True)
-    return Batch(x, rows, pool, same, anchors, every, slice(int(first), int(last)), repeats, ordered=ordered)
+    own, apart = slice(int(first), int(last)), everyone if is_apart else None
+    return Batch(x, rows, pool, same, anchors, every, own, repeats, ordered=ordered, apart=apart)
 
 
 def pairs_of(rows: Array, others: Array) -> Same:
@@ -266,14 +273,17 @@ def take_step(
     update = update_rows(rule, table, batch, kept, share, space)
     outer, weight = objective.outer_of(kept, share), share / (count.sum() + TINY)
     value, of_f = evaluate(outer, batch, update, weight, mine, ranks)
-    mean, meets = (None, None) if memory is None else expected(objective, batch, memory, count, share)
+    met = share
+    if batch.apart is not None:  # other processes' anchors do not meet what is here
+        count, met = (part * at(batch.pool.weight, batch.every) for part in (count, share))
+    mean, meets = (None, None) if memory is None else expected(objective, batch, memory, count, met, ranks)
     if two_sided:
         weight = share / (expected_total(objective, batch, mean) + TINY)
     slope, slopes = differentiate(outer, batch, update, space, inner, weight, mine)
     to_anchors, to_candidates, *to_parameters = own.backward(slopes, "anchors" if two_sided else "both")
     refreshed = None
     if two_sided and memory is not None and meets is not None:
-        fresh = Fresh(slope, update.at, share)
+        fresh = Fresh(slope, update.at, met)
         to_candidates, refreshed = against_fresh(objective, outer, space, batch, memory, fresh, meets)
     gradients = in_batch(objective, batch, to_anchors, to_candidates, ranks, two_sided=two_sided)
     extra = with_graph(objective.parameters, to_parameters, of_f)
@@ -332,15 +342,19 @@ def in_batch(
 ) -> tuple[Array, ...]:
     """Return the gradients in the outputs of all processes, given those in this process's anchors and in candidates.
 
-    With two sides, every process has the candidates' in full.
+    With two sides, every process has the candidates' in full, or its own, if it is apart.
     """
     if not objective.has_pool:
         return tuple(to_anchors)
     size, gradients = len(batch.rows), []
     for a, b in zip(to_anchors, to_candidates, strict=True):
         own = a if batch.anchors is None else placed(a, batch.anchors, size)
-        gradients.append(ranks.sum(own) + b if two_sided else ranks.sum(own + b))
-    return tuple(objective.without_net_force(g, batch.x) for g in gradients) if two_sided else tuple(gradients)
+        gradients.append(ranks.sum(own) + b if two_sided and batch.apart is None else own + b)
+    if two_sided:
+        here = None if batch.apart is None else numbered(size, batch.rows)[batch.apart]
+        gradients = [objective.without_net_force(at(g, here), take(batch.x, here)) for g in gradients]
+        gradients = gradients if here is None else [placed(g, here, size) for g in gradients]
+    return tuple(gradients) if two_sided and batch.apart is None else tuple(ranks.sum(g) for g in gradients)
 
 
 def with_graph(leaves: Any, gradients: Any, more: Array | None) -> Array | None:
@@ -372,7 +386,9 @@ class Meets(NamedTuple):
     """[S', R], how many a fresh candidate that meets any stands for."""
 
 
-def expected(objective: Objective, batch: Batch, memory: Remembered, count: Array, share: Array) -> tuple[Array, Meets]:
+def expected(
+    objective: Objective, batch: Batch, memory: Remembered, count: Array, share: Array, ranks: Ranks = ALONE
+) -> tuple[Array, Meets]:
     """Return the running means with this step, and what each fresh candidate meets."""
     xp, x, one, strata = namespace(batch.rows), batch.x, batch.pool.weight, objective.strata
     counts, stratum = cast(share > 0, share), objective.stratum(x, batch.pool.kind)
@@ -386,7 +402,8 @@ def expected(objective: Objective, batch: Batch, memory: Remembered, count: Arra
         row = min(objective.self_relation, len(there) - 1)
         there, sizes = less(there, row, own), less(sizes, row, objective.is_anchor(x) * one if known else own)
     now = [counted(at(stratum, batch.every), strata, count), counted(stratum, strata, (there > 0) * one).reshape(-1)]
-    mean = memory.mean + memory.rate * (xp.concatenate(now) - memory.mean)
+    sums = xp.concatenate(now) if batch.apart is None else ranks.sum(xp.concatenate(now))
+    mean = memory.mean + memory.rate * (sums - memory.mean)
     stands = 1.0 + 0 * now[0] if objective.is_mean else objective.stratum_sizes
     if stands is None:
         everyone = xp.concatenate([stratum, objective.stratum(memory.x, memory.pool.kind)])

@@ -330,13 +330,13 @@ class ObjectiveLoss(nn.Module):
             given = [None if c is None else c.numpy() for c in given]
         objective = self._objective_like(given[0])
         x = objective.Columns(*given)
+        is_apart = ranks is not None and objective.has_pool and not self.layout.gather
         with nullcontext() if numpy else _plain_torch(rows.device):
             if ordered is not None and not numpy:
                 ordered = torch.from_numpy(ordered)
             given_rows = rows.numpy() if numpy else rows
-            batch = as_batch(
-                objective, x, given_rows, ordered=ordered, mine=mine, fixed=ranks is None and not can_read(given_rows)
-            )
+            options: Any = {"mine": mine, "fixed": ranks is None and not can_read(given_rows), "is_apart": is_apart}
+            batch = as_batch(objective, x, given_rows, ordered=ordered, **options)
             batch = self._weighed(batch, weight, sample, dtype, numpy=numpy)
             if has_rows and (numpy or can_read(batch.rows)):
                 self.check_known(batch)
@@ -358,14 +358,15 @@ class ObjectiveLoss(nn.Module):
         if ranks is None:
             self._check_finite(step, batch, None)
         else:
-            ranks.is_careful |= not objective.has_pool  # as each then has gradients of its own
+            ranks.is_careful |= is_apart or not objective.has_pool  # as each then has what others do not see
             self._check_finite(step, batch, ranks)
             ranks.agree()
             ranks.is_careful = False
         if not self.is_frozen:
             view.write(step) if has_rows else table.step.add_(1)
             if memory is not None:
-                memory.remember(rings, objective, batch, step, recalled, knows_rows=has_rows)
+                fresh = (batch, step) if batch.apart is None else _of_process(batch, step, batch.apart)
+                memory.remember(rings, objective, *fresh, recalled, knows_rows=has_rows)
             for write in (then, last):
                 if write is not None:
                     write()
@@ -412,6 +413,7 @@ class ObjectiveLoss(nn.Module):
         is_sum = weight is not None and getattr(weight, "dtype", None) != torch.bool
         settings = {
             **self._settings(),
+            "gather": str(self.layout.gather),
             "index": "given" if has_rows else "None",
             "weight": "numbers" if is_sum else "None",
         }
@@ -597,6 +599,14 @@ def _plain_torch(device: torch.device) -> Iterator[None]:
     autocast = torch.autocast(dtype=torch.bfloat16, device_type=device.type.replace("meta", "cpu"), enabled=False)
     with torch.no_grad(), autocast:
         yield
+
+
+def _of_process(batch: Batch, step: Step, mine: slice) -> tuple[Batch, Step]:
+    """Return what a process that is apart remembers of the batch of all: its own examples."""
+    x = type(batch.x)(*(None if column is None else column[mine] for column in batch.x))
+    pool = batch.pool._replace(kind=batch.pool.kind[mine])
+    batch = batch._replace(x=x, rows=batch.rows[mine], pool=pool, every=batch.anchors - mine.start)
+    return batch, step._replace(kept=step.kept[batch.mine], share=step.share[batch.mine])
 
 
 def _visit(step: Step, view: TableRows, mine: slice) -> Visit:

@@ -222,7 +222,7 @@ class OutputMemory(nn.Module):
         if batch.repeats and knows_rows:  # only the last appearance of each row
             member = member & is_last(batch.rows)
         so_far = member.cumsum(1)
-        new, rank = so_far[:, -1], (so_far * member).sum(0) - 1
+        new, rank = so_far[:, -1] if len(ring) else so_far.sum(1), (so_far * member).sum(0) - 1
         fits = (rank >= 0) & (taken(new, ring) - rank <= self.size)
         place = xp.where(fits, ring * self.size + (taken(cursor, ring) + rank) % self.size, len(row) - 1)
         born[...] = xp.where(memory.pool.weight > 0, born, -1)
