@@ -238,6 +238,29 @@ def test_events_at_other_times_are_refused(strata, change, time):
     loss_fn.eval()(torch.zeros(4), change(known), event, **of)
 
 
+@pytest.mark.parametrize(
+    ("make", "columns"),
+    [
+        (lambda: BaselineCoxLoss.from_targets(TIME, EVENT), (TIME, EVENT)),
+        (lambda: fcco.losses.GroupDROLoss(3), (EVENT,)),
+    ],
+)
+def test_observers_see_all_rows_and_a_frozen_step_writes_none(make, columns):
+    loss_fn, seen, risk = make(), [], risks()
+    loss_fn.observers.append(seen.append)
+    loss_fn(risk, *columns)
+    before = state(loss_fn)
+    with loss_fn.frozen() as visits:
+        loss = loss_fn(risk, *columns)
+    assert same(before, state(loss_fn))
+    for visit, known in ((seen[0], False), (visits[0], True)):
+        assert visit.rows.tolist() == list(range(loss_fn.n))
+        assert torch.equal(visit.seen, loss_fn.table.visits.bool() & known)
+        assert torch.equal(visit.estimate[visit.where], loss_fn.table.u[visit.where])
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(loss, risk, create_graph=True)
+
+
 class TestMaxTimes:
     def test_neighbours_share_a_row(self):
         loss_fn = BaselineCoxLoss.from_targets(TIME, EVENT, max_times=2)
