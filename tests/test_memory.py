@@ -211,9 +211,6 @@ KNOWN = [
     cases.AP.with_options(surrogate="exp"),
     cases.PUSH,
     cases.PARTIAL_AUC,
-    cases.LIST_NET,
-    cases.LIST_MLE,
-    cases.NDCG,
     *(cases.COX.with_options(own_term=own_term) for own_term in ("exact", "sampled")),
     cases.CONTRASTIVE,
     cases.CONTRASTIVE.with_options(include_positive=True),
@@ -430,7 +427,6 @@ STATEFUL = [
     (cases.AP, "gradient"),
     (cases.COX, "gradient"),
     (cases.CONTRASTIVE, "estimate"),
-    (cases.NDCG, "estimate"),
 ]
 STATES = pytest.mark.parametrize(("case", "strength"), STATEFUL, ids=str)
 

@@ -21,7 +21,6 @@ from fcco.losses import (
     ContrastiveLoss,
     CoxLoss,
     CVaRPartialAUCLoss,
-    ListNetLoss,
     MAMLLoss,
     NCALoss,
     PartialAUCLoss,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     PNormPushLoss(10)(x, x)  # type: ignore[call-arg]
     fcco.CoupledLoss(torch.log, n=3)(x)  # type: ignore[call-arg]
     SoftmaxLoss(10)(x, x)  # type: ignore[call-arg]
-    ListNetLoss(10)(x, x, x)  # type: ignore[call-arg]
     ContrastiveLoss(10, mode="crossmodal")  # type: ignore[arg-type]
     AUCLoss(10, 2, form="minmax")  # type: ignore[arg-type]
     fcco.SOX(gama=0.1)  # type: ignore[call-arg]

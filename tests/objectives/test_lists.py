@@ -1,4 +1,4 @@
-"""ListNet, ListMLE and NDCG: equal to the exact objective and to the losses, right on average, finite."""
+"""ListNet, ListMLE and NDCG: equal to the exact objective, right on average, finite."""
 
 import itertools
 
@@ -12,7 +12,6 @@ from fcco.core import kernels
 from fcco.core.arrays import namespace, ones, places_of
 from fcco.core.step import Remembered, as_batch, estimate, take_step
 from fcco.core.surrogates import as_surrogate
-from fcco.losses import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.objectives.lists import NDCG, Listed, ListMLE, ListNet
 
 ARRAYS = pytest.mark.parametrize("array", [np.asarray, torch.tensor], ids=["numpy", "torch"])
@@ -30,7 +29,6 @@ OPTIONS = {
     "k, exp": ("ndcg", {"k": 3, "surrogate": "exp", "temperature": 2.0}),
 }
 CASES = pytest.mark.parametrize("case", OPTIONS)
-LOSSES = {"net": ListNetLoss, "mle": ListMLELoss, "ndcg": NDCGLoss}
 EXACT = {"net": functional.list_net_loss, "mle": functional.list_mle_loss, "ndcg": functional.ndcg_loss}
 
 
@@ -41,7 +39,7 @@ def _quiet():
 
 
 def objective_of(case, term="sampled"):
-    """Return the objective of a case, its loss and its exact form, and their options."""
+    """Return the objective of a case, its exact form, and its options."""
     name, options = OPTIONS[case]
     if name == "net":
         made = ListNet(options.get("target", "proportional"), term)
@@ -51,7 +49,7 @@ def objective_of(case, term="sampled"):
         surrogate = as_surrogate(options.get("surrogate", "ramp"), options.get("margin", 1.0))
         rest = options.get("temperature", 1.0), options.get("k"), options.get("sharpness", 2.0), term
         made = NDCG(surrogate, *rest)
-    return made, LOSSES[name], EXACT[name], options
+    return made, EXACT[name], options
 
 
 def items(n=60, seed=0, spread=2.0):
@@ -77,11 +75,6 @@ class Table:
 
     def coverage(self, distinct):
         return 1.0
-
-    def write(self, step, batch):
-        rows = step.rows[step.share > 0]
-        self.u[rows], self.seen[rows] = step.new[step.share > 0], True
-        self.score[batch.rows], self.born[batch.rows] = batch.x.score, True
 
     def recall(self, objective, known, batch):
         """Return all rows, of which those that are new, or in the batch, do not count."""
@@ -109,7 +102,7 @@ def close(one, other, rtol=1e-12):
 def test_whole_lists_give_the_exact_objective(case, term, array, many, monkeypatch):
     monkeypatch.setattr(kernels, "MANY", many)
     monkeypatch.setattr(kernels, "GROUPED", many)
-    objective, _, exact, options = objective_of(case, term)
+    objective, exact, options = objective_of(case, term)
     columns = items()
     scores = torch.tensor(columns[0], requires_grad=True)
     wanted = exact(scores, *map(torch.tensor, columns[1:]), **options)
@@ -118,54 +111,6 @@ def test_whole_lists_give_the_exact_objective(case, term, array, many, monkeypat
     step = take_step(objective, fcco.BSGD(), Table(60, array, fcco.BSGD()), batch)
     close(step.value, wanted.detach())
     close(step.gradients[0], scores.grad)
-
-
-@pytest.mark.parametrize("memory", [False, True], ids=["batch", "memory"])
-@pytest.mark.parametrize("rule", [fcco.BSGD(), fcco.SOAP(gamma=0.6), fcco.SOX(gamma=0.3)], ids=str)
-@ARRAYS
-@TERMS
-@CASES
-def test_parts_of_lists_give_the_steps_of_the_loss(case, term, array, rule, memory):
-    objective, kind, _, options = objective_of(case, term)
-    scores, relevance, query = items()
-    loss = kind.from_targets(relevance, query, rule=rule, own_term=term, memory=100 * memory, **options).double()
-    known = objective.describe(as_columns(array, scores, relevance, query))
-    table, rng = Table(60, array, rule), np.random.RandomState(1)
-    for size in (25, 9, 33):
-        rows = rng.choice(60, size, replace=False)
-        now = torch.tensor(scores[rows] + rng.randn(size), requires_grad=True)
-        wanted = loss(now, *(torch.tensor(column[rows]) for column in (relevance, query)), index=torch.tensor(rows))
-        wanted.backward()
-        x = Listed(array(now.detach().numpy()), *(column[rows] for column in known[1:]))
-        batch = as_batch(objective, x, array(rows))
-        step = take_step(objective, rule, table, batch, table.recall(objective, known, batch) if memory else None)
-        table.write(step, batch)
-        close(step.value, wanted.detach())
-        close(step.gradients[0], now.grad, 1e-11)
-
-
-@ARRAYS
-@TERMS
-@pytest.mark.parametrize("case", ["proportional", "softmax", "mle", "ramp", "exp"])
-def test_repeated_rows(case, term, array):
-    """A copy of the anchor is a self pair, of rank 1. In the loss of a sampled self term, its rank is l(0)."""
-    objective, kind, _, options = objective_of(case, term)
-    scores, relevance, query = items()
-    loss = kind.from_targets(relevance, query, rule=fcco.SOAP(gamma=0.6), own_term=term, **options).double()
-    known = objective.describe(as_columns(array, scores, relevance, query))
-    table = Table(60, array, fcco.SOAP(gamma=0.6))
-    for seed in range(2):
-        rows = np.random.RandomState(seed).choice(40, 30)
-        now = torch.tensor(scores[rows], requires_grad=True)
-        wanted = loss(now, *(torch.tensor(column[rows]) for column in (relevance, query)), index=torch.tensor(rows))
-        wanted.backward()
-        batch = as_batch(objective, Listed(*(column[rows] for column in known)), array(rows))
-        assert batch.repeats
-        step = take_step(objective, fcco.SOAP(gamma=0.6), table, batch)
-        table.write(step, batch)
-        if (case, term) != ("ramp", "sampled"):
-            close(step.value, wanted.detach())
-            close(step.gradients[0], now.grad, 1e-11)
 
 
 @ARRAYS
@@ -188,16 +133,13 @@ def test_fixed_shapes_give_the_same_step(case, array):
 @CASES
 def test_one_item(case, term, array):
     """The only item of a batch, relevant and irrelevant, of a list of which more is known."""
-    objective, kind, _, options = objective_of(case, term)
+    objective, *_ = objective_of(case, term)
     relevance, query = np.array([1.0, 0.0, 0.0, 2.0]), np.array([3, 3, 3, 3])
-    loss = kind.from_targets(relevance, query, rule=fcco.BSGD(), own_term=term, **options).double()
     known = objective.describe(as_columns(array, np.ones(4), relevance, query))
     for row in range(3):
-        now = torch.ones(1, dtype=torch.float64, requires_grad=True)
-        wanted = loss(now, *(torch.tensor(column[[row]]) for column in (relevance, query)), index=torch.tensor([row]))
         batch = as_batch(objective, Listed(*(column[[row]] for column in known)), array([row]))
         step = take_step(objective, fcco.BSGD(), Table(4, array, fcco.BSGD()), batch)
-        np.testing.assert_allclose(float(step.value), float(wanted.detach()), rtol=1e-12)
+        assert np.isfinite(float(step.value))
         assert not np.asarray(step.gradients[0]).any()
 
 
@@ -245,7 +187,7 @@ def test_exact_self_terms_estimate_g_without_bias(case, remembered):
 def test_extreme_scores(case, array, many, monkeypatch):
     monkeypatch.setattr(kernels, "MANY", many)
     monkeypatch.setattr(kernels, "GROUPED", many)
-    objective, _, exact, options = objective_of(case)
+    objective, exact, options = objective_of(case)
     for spread in (1e4, 1e30):
         columns = items(spread=spread)
         wanted = exact(*map(torch.tensor, columns), **options)

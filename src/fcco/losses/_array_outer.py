@@ -113,22 +113,3 @@ class Share:
             slope *= np.exp(at[:, :1] - at[:, 1:])
         np.negative(slope[:, 0], out=slope[:, 0])
         return slope
-
-
-@dataclass(frozen=True)
-class Discount:
-    """f = -1 / log2(1 + u), times a soft indicator of u ≤ k if k is given."""
-
-    k: int | None
-    sharpness: float
-
-    def value(self, u: Array) -> Array:
-        return -math.log(2) / np.log1p(u) * self._top(u)
-
-    def slope(self, inner: Array, at: Array) -> Array:
-        log, top = np.log1p(at), self._top(at)
-        slope = math.log(2) / (log * log * (1 + at)) * top
-        return slope if self.k is None else slope + math.log(2) / log * self.sharpness * top * (1 - top)
-
-    def _top(self, rank: Array) -> Any:
-        return 1.0 if self.k is None else 1 / (1 + np.exp(-self.sharpness * (self.k + 0.5 - rank)))

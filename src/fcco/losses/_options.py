@@ -6,9 +6,8 @@ from typing import Literal, TypedDict
 
 from fcco.core.rules import Rule
 from fcco.functional._inner import OwnTerm
-from fcco.functional._inner_listwise import ListOwnTerm
 from fcco.functional._surrogates import SurrogateLike
-from fcco.losses._temperature import AutoTemperature, Temperature
+from fcco.losses._temperature import AutoTemperature
 from fcco.losses.memory import Memory
 from fcco.objectives.meta import TaskLoss
 
@@ -51,34 +50,6 @@ class PartialAUCOptions(TypedDict, total=False):
     margin: float
     rule: Rule | None
     memory: Memory | int | None
-
-
-class ListNetOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.ListNetLoss`."""
-
-    rule: Rule
-    own_term: ListOwnTerm
-    memory: Memory | int
-
-
-class ListMLEOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.ListMLELoss`."""
-
-    rule: Rule
-    own_term: ListOwnTerm
-    memory: Memory | int
-
-
-class NDCGOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.NDCGLoss`."""
-
-    surrogate: SurrogateLike
-    margin: float
-    sharpness: float
-    rule: Rule
-    own_term: ListOwnTerm
-    temperature: Temperature
-    memory: Memory | int
 
 
 class MAMLOptions(TypedDict, total=False):

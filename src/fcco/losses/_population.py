@@ -15,9 +15,6 @@ from torch import Tensor
 
 from fcco._checks import reads_are_free
 from fcco._pool import Pool
-from fcco.functional._inner import same
-from fcco.functional._inner_listwise import Lists
-from fcco.functional._tensors import narrower
 
 
 class Stratum(NamedTuple):
@@ -144,46 +141,4 @@ def check_class_sizes(rows: Tensor | None, labels: Tensor, class_sizes: Tensor |
         raise ValueError(
             f"the batch must have at most class_sizes[{label}] = {int(class_sizes[label])} distinct examples of class "
             f"{label}; got {int(in_batch[label])}"
-        )
-
-
-def check_lists(
-    rows: Tensor | None, relevance: Tensor, query: Tensor, lists: Lists | None, digits: torch.dtype
-) -> None:
-    """Raise if the relevance or the query of an item differs from the training data.
-
-    Parameters
-    ----------
-    rows : Tensor of shape (B,) or None
-        The row of each item; None if nothing is known about the training data.
-    relevance : Tensor of shape (B,)
-        The relevances of the batch.
-    query : Tensor of shape (B,)
-        The queries of the batch.
-    lists : Lists or None
-        What is known about the items, each tensor of shape (B,).
-    digits : torch.dtype
-        The dtype in which the training relevances were given.
-    """
-    if rows is None or lists is None or not reads_are_free(rows):
-        return
-    common = narrower(relevance.dtype, digits)
-    differs = relevance.to(common) != lists.relevance.to(common)
-    if bool(differs.any()):
-        place = int(differs.nonzero()[0])
-        raise ValueError(
-            f"relevance must be {lists.relevance[place].item()} for row {int(rows[place])}, as in the training data; "
-            f"got {relevance[place].item()} at position {place}"
-        )
-    together = same(query)
-    differs = together != same(lists.number)
-    if bool(differs.any()):
-        first, second = differs.nonzero()[0].tolist()
-        one, other = int(query[first]), int(query[second])
-        given = f"{one} at positions {first} and {second}"
-        if one != other:
-            given = f"{one} at position {first} and {other} at position {second}"
-        raise ValueError(
-            f"query must be {'different' if one == other else 'the same'} for rows {int(rows[first])} and "
-            f"{int(rows[second])}, as in the training data; got {given}"
         )

@@ -101,7 +101,7 @@ class ObjectiveLoss(nn.Module):
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
             elif isinstance(getattr(value, "function", None), nn.Module):
-                self.add_module(name, value.function)
+                self.add_module("outer" if name == "outer" else f"{name}_function", value.function)
         self.table: Any = InnerTable(n, objective.dim, objective.log, visits=is_per_row(rule.rate), decays=rule.decays)
         self.table.identity = {"kind": type(self).__name__}
         options = as_memory(memory or 0)
@@ -444,6 +444,7 @@ class ObjectiveLoss(nn.Module):
             objective, _ = self.at_step(objective, batch, is_step=False)
             step = take_step(objective, BSGD(), FirstRows(), self._weighed(batch, weight, sample, dtype))
             step, _ = self.completed(step, None)
+        self._check_finite(step, batch, None)
         return Made.of(step, weight)
 
     def _takes_arrays(self, columns: Sequence[Tensor]) -> bool:

@@ -133,7 +133,7 @@ class ListMLE(Listwise):
         return log_sums_from(anchors.score, candidates.score, *keys, pairs)
 
     def shares(self, x: Listed, w: Weights, fresh: Pool) -> tuple[Array, Array]:
-        share, _ = super().shares(x, w, fresh)
+        share, _ = super().shares(x._replace(share=ones(x.score)), w, fresh)
         return share, share
 
 

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fcco._checks import as_index, check_rows, shape_of
-from fcco._memory import as_memory
-from fcco._outer import Outer
-from fcco._pool import Estimate, Pool
+from fcco._checks import as_index, missing_index, reads_are_free, shape_of
+from fcco._table import at_least_single
 from fcco.core.rules import BSGD, SOAP, Rule
-from fcco.functional._checks import as_groups, check_choice, check_count, check_number, check_relevance
-from fcco.functional._inner_listwise import (
-    ListOwnTerm,
-    Lists,
-    check_list_own_term,
-    list_mle_inner,
-    list_net_inner,
-    ndcg_inner,
+from fcco.core.surrogates import as_surrogate
+from fcco.functional._checks import (
+    as_groups,
+    check_choice,
+    check_count,
+    check_floats,
+    check_integers,
+    check_number,
+    check_relevance,
 )
+from fcco.functional._inner_listwise import ListOwnTerm, Lists, check_list_own_term
 from fcco.functional._listwise import gain_share, relevance_share
-from fcco.functional._surrogates import SurrogateLike, resolve_surrogate
-from fcco.functional._tensors import widen
-from fcco.losses._array_outer import ArrayOuter, Discount, Logarithm
-from fcco.losses._base import Loss, Scale, as_values
-from fcco.losses._by_hand import Array, ArrayEstimate, can_work_by_hand, step_by_hand
-from fcco.losses._hand_listwise import list_mle_by_hand, list_net_by_hand, ndcg_by_hand
-from fcco.losses._options import ListMLEOptions, ListNetOptions, NDCGOptions
-from fcco.losses._population import check_lists
-from fcco.losses._temperature import Temperature, TemperedLoss
-from fcco.losses.memory import Memory
-from fcco.losses.memory import as_memory as as_mode
+from fcco.functional._surrogates import SurrogateLike
+from fcco.functional._tensors import at_least_float32, narrower, widen
+from fcco.losses.loss import ObjectiveLoss
+from fcco.losses.memory import Memory, as_memory
+from fcco.losses.population import as_values
+from fcco.losses.temperature import Temperature, TemperedLoss
+from fcco.objectives.lists import NDCG, ListMLE, ListNet, Listwise
 from fcco.schedules import Power
 
 
@@ -58,104 +53,139 @@ def describe_lists(
     return Lists(size[lists], relevant[lists], share(relevance, lists, count), lists, relevance.clone())
 
 
-def count_relevant(lists: Lists) -> int:
-    """Return the number of relevant items; each item contributes its share of its query's number."""
-    return round(float((lists.relevant / lists.size).sum()))
-
-
-class _ListwiseLoss(Loss):
+class _ListwiseLoss(ObjectiveLoss):
     """Base class of losses over the items of queries, whose lists are either described in advance or unknown."""
 
+    columns = ("scores", "relevance", "query")
+
+    objective: Listwise
+    list_size: Tensor | None
+
     def __init__(
-        self,
-        outer: Outer,
-        n: int,
-        *,
-        lists: Lists | None,
-        own_term: ListOwnTerm,
-        rule: Rule,
-        memory: Memory | int,
-        log: bool = True,
+        self, objective: Listwise, n: int, lists: Lists | None, rule: Rule, memory: Memory | int, **more: Any
     ) -> None:
-        remembered = as_memory(as_mode(memory, Memory(mode="estimate")))
-        if remembered is not None and remembered.strength != "estimate":
+        check_list_own_term(objective.self_term)  # type: ignore[arg-type]
+        options = as_memory(memory, Memory(mode="estimate"))
+        if options is not None and options.mode != "estimate":
             raise ValueError(
-                f"memory of a listwise loss must have the strength 'estimate'; got {remembered.strength!r}. What is "
-                "remembered of a query is as old as its last visit"
+                f"memory of a listwise loss must have the mode 'estimate'; got {options.mode!r}. What is remembered of "
+                "a query is as old as its last visit"
             )
-        if remembered is not None and lists is None:
+        if options is not None and lists is None:
             raise ValueError("memory needs lists, because it holds parts of them; use from_targets")
-        super().__init__(outer, n, rule=rule, log=log, memory=remembered)
-        check_list_own_term(own_term)
-        self.own_term: ListOwnTerm = own_term
+        super().__init__(objective, n, rule=rule, memory=options, **more)
+        self.own_term = objective.self_term
         for name in Lists._fields:
             values = None if lists is None else getattr(lists, name)
             if values is not None and values.shape != (self.n,):
                 raise ValueError(f"lists.{name} must have the shape [{self.n}]; got {list(values.shape)}")
             self.register_buffer(f"list_{name}", values, persistent=False)
-        if lists is not None:  # only counts identify the lists, because they are the same on every machine
-            self._identify(lists=torch.stack([lists.size, lists.relevant]))
         # The dtype as given: a later cast to a wider one adds no information.
         self._digits = torch.float64 if lists is None else lists.relevance.dtype
+        if lists is not None:  # only counts identify the lists, because they are the same on every machine
+            relevant = round(float((lists.relevant / lists.size).sum()))  # each item has its share of its query's
+            n_outer = None if objective.all_items else relevant
+            self.knows(None, n_outer, lists=torch.stack([lists.size, lists.relevant]))
 
-    def _listwise_loss(
-        self,
-        inner: Callable[..., Estimate],
-        scores: Tensor,
-        relevance: Tensor,
-        query: Tensor,
-        index: Tensor,
-        **options: Any,
+    def forward(  # type: ignore[override]
+        self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor | None = None
     ) -> Tensor:
-        """Return the loss of a batch, whose inner estimate ``inner`` makes with these options."""
+        """Return the loss of a batch.
 
-        def estimate(pool: Pool) -> Estimate:
-            lists, known = self._lists_of(pool), {"own_term": self.own_term, "recall": pool.recall}
-            return inner(*pool.own, rivals=pool.rivals, rows=pool.rows, lists=lists, **known, **options)
+        Parameters
+        ----------
+        scores : Tensor of shape (B,)
+            The scores of some items of some queries.
+        relevance : Tensor of shape (B,)
+            The relevances of the items.
+        query : Tensor of shape (B,)
+            The query of each item, an integer.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the items in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()`` and there is no memory. Without them, the items of the batch are taken as the whole lists.
 
-        return self._loss(estimate, scores, relevance, query, index=index, check=self._check)
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
+        return super().forward(scores, relevance, query, index=index)
 
-    def _by_hand(
-        self,
-        estimate: Callable[..., ArrayEstimate],
-        f: ArrayOuter,
-        scores: Tensor,
-        relevance: Tensor,
-        query: Tensor,
-        index: Any,
-        **options: Any,
-    ) -> Tensor | None:
-        """Return the loss of a batch, or None if the engine has to take the step."""
-        known, own_term = self._buffers["list_size"], self.own_term
-        if self.memory is not None or known is None or own_term == "exact" or index is None:
-            return None
-        if not (can_work_by_hand(self.coupled, (scores,), (relevance, query)) and known.is_cpu and scores.dim() == 1):
-            return None
-        if query.dtype not in (torch.int64, torch.int32):
-            return None
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective, with what is known of the lists; raise if they are not legal.
 
-        def with_lists(scores: Array, relevance: Array, query: Array) -> ArrayEstimate:
-            # The rows are within [0, n), because the step has checked them by now.
-            lists = [self._buffers[f"list_{name}"].numpy().take(rows) for name in Lists._fields]  # type: ignore[union-attr]
-            return estimate(scores, relevance, query, known=lists, own_term=own_term, **options)
+        Parameters
+        ----------
+        columns : sequence
+            The columns of the call.
+        index : Tensor of shape (B,) or None
+            The rows.
 
-        rows = as_index(index, scores.device).numpy()
-        return step_by_hand(self.coupled, (scores,), index, f, with_lists, relevance, query)
+        Returns
+        -------
+        tuple
+            The columns, and the index.
+        """
+        scores, relevance, query = columns
+        check_floats(scores, "scores", "[B]", room=4)
+        check_relevance(relevance, scores, "scores", signed=self.objective.all_items)
+        check_integers(query, "query", scores, "scores")
+        lists = self._lists_of(index)
+        if lists is None:
+            return (scores, at_least_float32(relevance), query), index
+        known = (values.to(self._dtype(columns)) for values in lists[:3])
+        return (scores, at_least_float32(lists.relevance), lists.number, *known), index
 
-    def _check(self, pool: Pool) -> None:
-        """Refuse a batch that contradicts the training data."""
-        _, relevances, queries = pool.joined()
-        check_lists(pool.rows, relevances, queries, self._lists_of(pool), self._digits)
+    def _rows(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Tensor, Any]:
+        if index is None and self.memory is not None:
+            raise missing_index("the memory holds parts of lists")
+        checked = super()._rows(columns, index)
+        if len(checked[0]) > len(columns):
+            self._check_lists(checked[1], *columns[1:], *checked[0][1:3])
+        return checked
 
-    def _lists_of(self, pool: Pool) -> Lists | None:
+    def _check_lists(self, rows: Tensor, relevance: Tensor, query: Tensor, known: Tensor, number: Tensor) -> None:
+        """Raise if the relevance or the query of an item differs from the training data, if reading values is free."""
+        if not reads_are_free(rows):
+            return
+        common = narrower(relevance.dtype, self._digits)
+        differs = relevance.to(common) != known.to(common)
+        if bool(differs.any()):
+            place = int(differs.nonzero()[0])
+            raise ValueError(
+                f"relevance must be {known[place].item()} for row {int(rows[place])}, as in the training data; "
+                f"got {relevance[place].item()} at position {place}"
+            )
+        given, wanted = (_first_alike(ids.numpy()) for ids in (query, number))
+        differing = (given != wanted).nonzero()[0]
+        if len(differing):
+            second = int(differing[0])
+            first = int(min(given[second], wanted[second]))
+            one, other = int(query[first]), int(query[second])
+            found = f"{one} at positions {first} and {second}"
+            if one != other:
+                found = f"{one} at position {first} and {other} at position {second}"
+            raise ValueError(
+                f"query must be {'different' if one == other else 'the same'} for rows {int(rows[first])} and "
+                f"{int(rows[second])}, as in the training data; got {found}"
+            )
+
+    def _lists_of(self, index: Any) -> Lists | None:
         """Return the description of the lists of some items, or None if there is none."""
-        rows, lists = pool.rows, [getattr(self, f"list_{name}") for name in Lists._fields]
-        if rows is None or lists[0] is None:
+        if index is None or self.list_size is None:
             return None
-        if pool.recall is None:  # otherwise, empty places of the memory have rows below 0
-            check_rows(rows, self.n)
-        # If the check is asynchronous, an invalid row must not be used as an index before it fails.
-        return Lists(*lists).at(rows.clamp(0, self.n - 1))
+        # An invalid row, which is refused later, must not be used before.
+        rows = as_index(index, self.list_size.device).clamp(0, self.n - 1)
+        return Lists(*(getattr(self, f"list_{name}") for name in Lists._fields)).at(rows)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _ListwiseLoss:
+        return super()._apply(at_least_single(fn), recurse)
+
+
+def _first_alike(ids: NDArray[Any]) -> NDArray[Any]:
+    """Return for each of some numbers where it is first."""
+    _, first, slot = np.unique(ids, return_index=True, return_inverse=True)
+    return first[slot]
 
 
 class ListNetLoss(_ListwiseLoss):
@@ -181,7 +211,7 @@ class ListNetLoss(_ListwiseLoss):
         irrelevant items. "sampled" weighs the own term like the other terms of the batch, as in-batch losses do. For
         "bounded" see :class:`NDCGLoss`.
     memory : Memory or int, default 0
-        How many outputs of recent batches to remember, or a :class:`fcco.Memory` of the strength "estimate". Items of
+        How many outputs of recent batches to remember, or a :class:`fcco.Memory` with the mode "estimate". Items of
         the same query are then compared with them. It needs ``lists``.
 
     Raises
@@ -229,7 +259,7 @@ class ListNetLoss(_ListwiseLoss):
         memory: Memory | int = 0,
     ) -> None:
         check_choice(target, "target", ("proportional", "softmax"))
-        super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule, memory=memory)
+        super().__init__(ListNet(target, own_term), n, lists, rule, memory)
         self.target = target
 
     @classmethod
@@ -239,7 +269,7 @@ class ListNetLoss(_ListwiseLoss):
         query: Any,
         *,
         target: Literal["proportional", "softmax"] = "proportional",
-        **options: Unpack[ListNetOptions],
+        **options: Any,
     ) -> ListNetLoss:
         """Create the loss for the relevances and queries of the training data.
 
@@ -262,35 +292,7 @@ class ListNetLoss(_ListwiseLoss):
         check_choice(target, "target", ("proportional", "softmax"))
         share = partial(relevance_share, target=target)
         lists = describe_lists(relevance, query, share, signed=target == "softmax")
-        loss = cls(len(lists.size), target, lists, **options)
-        return loss if target == "softmax" else loss._with_outer(count_relevant(lists))
-
-    def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch.
-
-        Parameters
-        ----------
-        scores : Tensor of shape (B,)
-            The scores of some items of some queries.
-        relevance : Tensor of shape (B,)
-            The relevances of the items.
-        query : Tensor of shape (B,)
-            The query of each item, an integer.
-        index : Tensor of shape (B,)
-            The rows of the items in the training set, in [0, n).
-
-        Returns
-        -------
-        Tensor
-            The loss, a scalar.
-        """
-        loss = self._by_hand(list_net_by_hand, Logarithm(), scores, relevance, query, index, target=self.target)
-        if loss is not None:
-            return loss
-        return self._listwise_loss(list_net_inner, scores, relevance, query, index, target=self.target)
-
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+        return cls(len(lists.size), target, lists, **options)
 
 
 class ListMLELoss(_ListwiseLoss):
@@ -313,7 +315,7 @@ class ListMLELoss(_ListwiseLoss):
         irrelevant items. "sampled" weighs the own term like the other terms of the batch, as in-batch losses do. For
         "bounded" see :class:`NDCGLoss`.
     memory : Memory or int, default 0
-        How many outputs of recent batches to remember, or a :class:`fcco.Memory` of the strength "estimate". Items of
+        How many outputs of recent batches to remember, or a :class:`fcco.Memory` with the mode "estimate". Items of
         the same query are then compared with them. It needs ``lists``.
 
     Raises
@@ -362,10 +364,10 @@ class ListMLELoss(_ListwiseLoss):
         own_term: ListOwnTerm = "sampled",
         memory: Memory | int = 0,
     ) -> None:
-        super().__init__(Scale(), n, lists=lists, own_term=own_term, rule=rule, memory=memory)
+        super().__init__(ListMLE(own_term), n, lists, rule, memory)
 
     @classmethod
-    def from_targets(cls, relevance: Any, query: Any, **options: Unpack[ListMLEOptions]) -> ListMLELoss:
+    def from_targets(cls, relevance: Any, query: Any, **options: Any) -> ListMLELoss:
         """Create the loss for the relevances and queries of the training data.
 
         Parameters
@@ -384,49 +386,6 @@ class ListMLELoss(_ListwiseLoss):
         """
         lists = describe_lists(relevance, query, lambda y, *_: torch.ones_like(widen(y)), signed=True)
         return cls(len(lists.size), lists, **options)
-
-    def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch.
-
-        Parameters
-        ----------
-        scores : Tensor of shape (B,)
-            The scores of some items of some queries.
-        relevance : Tensor of shape (B,)
-            The relevances of the items.
-        query : Tensor of shape (B,)
-            The query of each item, an integer.
-        index : Tensor of shape (B,)
-            The rows of the items in the training set, in [0, n).
-
-        Returns
-        -------
-        Tensor
-            The loss, a scalar.
-        """
-        loss = self._by_hand(list_mle_by_hand, Logarithm(), scores, relevance, query, index)
-        if loss is not None:
-            return loss
-        return self._listwise_loss(list_mle_inner, scores, relevance, query, index)
-
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
-
-
-@dataclass(frozen=True)
-class _Discount:
-    """The outer function f(r) = -1 / log2(1 + r), multiplied by a soft indicator of the top k."""
-
-    log: bool
-    k: int | None
-    sharpness: float
-
-    def __call__(self, rank: Tensor) -> Tensor:
-        discount = math.log(2) / (F.softplus(rank) if self.log else torch.log1p(rank))
-        if self.k is None:
-            return -discount
-        rank = rank.clamp(max=60.0).exp() if self.log else rank
-        return -discount * torch.sigmoid(self.sharpness * (self.k + 0.5 - rank))
 
 
 class NDCGLoss(_ListwiseLoss, TemperedLoss):
@@ -466,7 +425,7 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
     temperature : float or callable, default 1.0
         The temperature τ in units of the scores, or a function of the number of steps taken so far.
     memory : Memory or int, default 0
-        How many outputs of recent batches to remember, or a :class:`fcco.Memory` of the strength "estimate". Items of
+        How many outputs of recent batches to remember, or a :class:`fcco.Memory` with the mode "estimate". Items of
         the same query are then compared with them. It needs ``lists``.
 
     Raises
@@ -518,16 +477,12 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
     ) -> None:
         check_count(k, "k")
         check_number(sharpness, "sharpness", above=0)
-        ell = resolve_surrogate(surrogate, margin)
-        outer = _Discount(ell.is_exp, k, sharpness)
-        super().__init__(outer, n, lists=lists, own_term=own_term, rule=rule, memory=memory, log=ell.is_exp)
-        self.surrogate, self.k, self.sharpness = ell, k, sharpness
-        self._set_temperature(temperature)
+        objective = NDCG(as_surrogate(surrogate, margin), 1.0, k, sharpness, own_term)
+        super().__init__(objective, n, lists, rule, memory, temperature=temperature)
+        self.surrogate, self.k, self.sharpness = objective.surrogate, k, sharpness
 
     @classmethod
-    def from_targets(
-        cls, relevance: Any, query: Any, *, k: int | None = None, **options: Unpack[NDCGOptions]
-    ) -> NDCGLoss:
+    def from_targets(cls, relevance: Any, query: Any, *, k: int | None = None, **options: Any) -> NDCGLoss:
         """Create the loss for the relevances and queries of the training data.
 
         Parameters
@@ -547,35 +502,25 @@ class NDCGLoss(_ListwiseLoss, TemperedLoss):
             The loss.
         """
         lists = describe_lists(relevance, query, partial(gain_share, k=k))
-        return cls(len(lists.size), k=k, lists=lists, **options)._with_outer(count_relevant(lists))
+        return cls(len(lists.size), k=k, lists=lists, **options)
 
-    def forward(self, scores: Tensor, relevance: Tensor, query: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch.
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective, with what is known of the lists; raise if they are not legal.
 
         Parameters
         ----------
-        scores : Tensor of shape (B,)
-            The scores of some items of some queries.
-        relevance : Tensor of shape (B,)
-            The relevances of the items.
-        query : Tensor of shape (B,)
-            The query of each item, an integer.
-        index : Tensor of shape (B,)
-            The rows of the items in the training set, in [0, n).
+        columns : sequence
+            The columns of the call.
+        index : Tensor of shape (B,) or None
+            The rows.
 
         Returns
         -------
-        Tensor
-            The loss, a scalar.
+        tuple
+            The columns, and the index.
         """
-        options: dict[str, Any] = {"surrogate": self.surrogate, "temperature": self._temperature_now()}
-        if self.surrogate.has_name and not self.coupled.log:
-            f = Discount(self.k, self.sharpness)
-            loss = self._by_hand(ndcg_by_hand, f, scores, relevance, query, index, **options)
-            if loss is not None:
-                return loss
-        options["k"] = self.k
-        return self._listwise_loss(ndcg_inner, scores, relevance, query, index, **options)
-
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+        made = super().given(columns, index)
+        _, relevance, query = columns
+        if reads_are_free(relevance) and relevance.max() > 1000:  # otherwise no sum of gains overflows
+            gain_share(relevance, *as_groups(query, "query", relevance, "relevance"), self.k)
+        return made
