@@ -415,7 +415,7 @@ def is_one(tau: float | Array) -> bool:
 
 def minus_squared_distances(anchors: Array, candidates: Array, weight: Array) -> tuple[Array, Backward]:
     """Return -|z_i - z_j|², [m, R]. The mean of the candidates that count is taken off, which would cost digits."""
-    centre = weight @ candidates / weight.sum()
+    centre = weight @ candidates / (weight.sum() + 1e-30)  # of which there may be none
     a, b = anchors - centre, candidates - centre
     t = (2 * a) @ b.T
     t -= row_sums(a * a)[:, None]
