@@ -14,6 +14,7 @@ from fcco._table import at_least_single
 from fcco.core.arrays import Array, ascending, at_most, cast, contains, is_last, namespace, numbered, places_of, taken
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule
+from fcco.core.spaces import as_column
 from fcco.core.step import Batch, Remembered, Step
 from fcco.functional._checks import check_choice
 
@@ -214,8 +215,10 @@ class OutputMemory(nn.Module):
             self.n_columns = len(x)
         if self.watchers and knows_rows:
             self._tell(torch.as_tensor(batch.rows), torch.as_tensor(batch.x[0]))
-        if step.refreshed is not None:
-            at[slice(None) if memory.anchors is None else memory.anchors] = step.refreshed
+        if step.refreshed is not None and memory.anchors is not None:
+            at[memory.anchors] = step.refreshed
+        elif step.refreshed is not None:
+            at[...] = xp.where(as_column(memory.share > 0, at), step.refreshed, at)
         mean[...] = step.mean
         ring = objective.ring(batch.x, batch.pool.kind) if self.rings > 1 else 0 * batch.rows
         member = ring == numbered(self.rings, row)[:, None]
@@ -228,11 +231,11 @@ class OutputMemory(nn.Module):
         born[...] = xp.where(memory.pool.weight > 0, born, -1)
         row[place], born[place], share[place], at[place] = batch.rows if knows_rows else -1, count, 0.0, 0.0
         of_anchors = place if batch.every is None else taken(place, batch.every)
-        at[of_anchors], share[of_anchors] = step.kept, step.share
+        at[of_anchors], share[of_anchors] = step.kept * as_column(step.share > 0, step.kept), step.share
         for buffer, values in zip(x, batch.x, strict=True):
             if buffer is not None:
                 buffer[place] = values
-        born[-1] = -1
+        born[-1], at[-1], share[-1] = -1, 0.0, 0.0
         cursor[...] = (cursor + new) % self.size
         count += 1
 
