@@ -20,13 +20,10 @@ from fcco.losses import (
     AveragePrecisionLoss,
     ContrastiveLoss,
     CoxLoss,
-    CVaRPartialAUCLoss,
     MAMLLoss,
     NCALoss,
-    PartialAUCLoss,
     PNormPushLoss,
     SoftmaxLoss,
-    TwoWayPartialAUCLoss,
 )
 
 if TYPE_CHECKING:
@@ -37,9 +34,6 @@ if TYPE_CHECKING:
     MAMLLoss.for_model(torch.nn.Linear(1, 1), 10, 0.1, gama=1)  # type: ignore[call-arg]
     AveragePrecisionLoss(10, 2)(x)  # type: ignore[call-arg]
     AveragePrecisionLoss(10, 2)(x, x)  # type: ignore[call-arg]
-    PartialAUCLoss(10)(x, x)  # type: ignore[call-arg]
-    CVaRPartialAUCLoss(10, 2)(x, x)  # type: ignore[call-arg]
-    TwoWayPartialAUCLoss(10)(x, x)  # type: ignore[call-arg]
     PNormPushLoss(10)(x, x)  # type: ignore[call-arg]
     fcco.CoupledLoss(torch.log, n=3)(x)  # type: ignore[call-arg]
     SoftmaxLoss(10)(x, x)  # type: ignore[call-arg]

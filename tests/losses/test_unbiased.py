@@ -159,7 +159,7 @@ class TestGradientsOfAUC:
         for batch in strata(case, lambda y: y, {1: 1, 0: 4}):
             loss_fn = case.make(population).double()
             case.call(loss_fn, population, batch)
-            rows.append(loss_fn.table.u)
+            rows.append(loss_fn.table.u[:, :2])  # the others are the means of the squares
         torch.testing.assert_close(torch.stack(rows).mean(0), wanted, rtol=1e-12, atol=1e-13)
 
 

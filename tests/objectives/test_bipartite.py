@@ -85,22 +85,6 @@ def test_steps_of_p_norm_push(name, rule, library):
     steps(as_loss(PNormPush(as_surrogate(name), 2), 60, rule, library), other, SCORES / 2, TARGET)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("name", ["squared_hinge", "logistic", "exp", "min_max"])
-def test_steps_of_auc(name, rule, library):
-    """The value of "min_max" is that of the tracked moments, of all four of them."""
-    if name == "min_max":
-        objective, options = AUCMargin(0.8), {"form": "min_max", "margin": 0.8}
-    else:
-        objective, options = AUC(as_surrogate(name, 0.8)), {"surrogate": name, "margin": 0.8}
-    if name == "exp" and isinstance(rule, fcco.SOX):  # its safeguard is of log space, which the other is not in
-        rule = fcco.SOX(0.5, safeguard=False)
-    new, other = as_loss(objective, 1, rule, library), L.AUCLoss.from_targets(TARGET, rule=rule, **options)
-    value = name != "min_max" or isinstance(rule, fcco.BSGD)
-    steps(lambda s, t, index: new(s, t, index=0 * index), other, SCORES, TARGET, value=value)
-
-
 @pytest.mark.parametrize("name", ["ramp", "squared_hinge", "exp"])
 @pytest.mark.parametrize("kind", ["ap", "push", "auc", "auc of known sizes"])
 def test_with_a_memory_the_gradient_is_unbiased(kind, name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from fcco.core.rules import Rule
 from fcco.functional._inner import OwnTerm
@@ -10,15 +10,6 @@ from fcco.functional._surrogates import SurrogateLike
 from fcco.losses._temperature import AutoTemperature
 from fcco.losses.memory import Memory
 from fcco.objectives.meta import TaskLoss
-
-
-class AUCOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.AUCLoss`."""
-
-    surrogate: SurrogateLike
-    margin: float
-    form: Literal["pairwise", "min_max"]
-    rule: Rule | None
 
 
 class AveragePrecisionOptions(TypedDict, total=False):
@@ -36,16 +27,6 @@ class PNormPushOptions(TypedDict, total=False):
     """Options of :class:`fcco.losses.PNormPushLoss`."""
 
     p: float
-    surrogate: SurrogateLike
-    margin: float
-    rule: Rule | None
-    memory: Memory | int | None
-
-
-class PartialAUCOptions(TypedDict, total=False):
-    """Options of :class:`fcco.losses.PartialAUCLoss`."""
-
-    temperature: float
     surrogate: SurrogateLike
     margin: float
     rule: Rule | None

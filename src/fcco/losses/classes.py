@@ -12,7 +12,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from fcco._checks import as_index, check_one_each, check_rows, reads_are_free, shape_of, whole_number
 from fcco.functional._checks import check_floats
@@ -72,9 +71,10 @@ class Classes:
         Without ``takes_missing``, a loss needs to know how many labels there are. ``room`` is that of
         :func:`check_floats`.
         """
-        if not isinstance(scores, Tensor) or scores.dim() != 2 or scores.shape[1] != self.count:
-            got = shape_of(scores) if isinstance(scores, Tensor) else type(scores).__name__
-            raise ValueError(f"scores must have the shape [B, {self.count}], with a column for each class; got {got}")
+        if isinstance(scores, Tensor) and (scores.dim() != 2 or scores.shape[1] != self.count):
+            raise ValueError(
+                f"scores must have the shape [B, {self.count}], with a column for each class; got {shape_of(scores)}"
+            )
         check_floats(scores, "scores", "[B, C]", room=room)
         labels = as_labels(target, scores)
         if training and self.n_pos is not None:
@@ -88,7 +88,7 @@ class Classes:
             check_one_each(rows, scores, "scores")
             check_rows(rows, self.n)
         code = torch.where(labels.positive, 1, torch.where(labels.negative, 0, -1))
-        columns, rows = by_class(scores, code, rows, fixed=is_compiling())
+        columns, rows = by_class(scores, code, rows, fixed=not reads_are_free(code))
         return columns, None if index is None else rows
 
     def _check_classes(self, labels: OfBatch, n_pos: tuple[int, ...]) -> None:

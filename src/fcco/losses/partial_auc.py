@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from fcco._checks import whole_number
 from fcco._table import InnerTable
@@ -18,66 +17,128 @@ from fcco.core.step import Batch, Step, take_step
 from fcco.core.surrogates import as_surrogate
 from fcco.core.weights import TINY
 from fcco.functional._auc import check_fpr
-from fcco.functional._checks import as_mask, check_floats, check_number
+from fcco.functional._checks import check_number
 from fcco.functional._surrogates import SurrogateLike
-from fcco.losses.loss import ObjectiveLoss
-from fcco.losses.memory import Memory
+from fcco.losses.classes import Classes, count_per_class
+from fcco.losses.memory import Default, Memory
 from fcco.losses.population import Kinds, Labels, Population, as_values, count_both_classes
+from fcco.losses.scored import ScoredLoss
 from fcco.losses.table import FirstRows, TableRows
 from fcco.objectives.given import Given, GivenInner
-from fcco.objectives.partial_auc import CVaRPartialAUC, TwoWayPartialAUC
+from fcco.objectives.partial_auc import CVaRPartialAUC, PartialAUC, TwoWayPartialAUC
 from fcco.schedules import RunningMean
 
+# What measured best; see docs/defaults.md.
+PARTIAL_AUC = Default(SOAP(gamma=0.7), Memory(64), remembers=False)
 
-class _OfOneClass(ObjectiveLoss):
-    """A loss of scores and of the labels of one class."""
 
-    columns = ("scores", "target")
+class PartialAUCLoss(ScoredLoss):
+    r"""One-way partial AUC: for every positive, a soft maximum over the negatives above it.
 
-    def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return the loss of a batch.
+    .. math:: F = \frac{1}{n_+} \sum_{i \in S_+} \tau \log \frac{1}{n_-} \sum_{j \in S_-} e^{\ell(h_j - h_i) / \tau}
+
+    Parameters
+    ----------
+    n : int
+        The number of training examples.
+    temperature : float, default 1.0
+        The temperature τ, positive. The smaller it is, the fewer negatives count.
+    surrogate : str or callable, default "squared_hinge"
+        The surrogate ℓ: "squared_hinge", "hinge", "logistic", "exp", "sigmoid", or an elementwise function. With "exp",
+        ℓ itself may overflow.
+    margin : float, default 1.0
+        The margin of the hinges.
+    rule : Rule or None, default None
+        How rows are updated; see :class:`fcco.SOX`. ``fcco.BSGD()`` gives the in-batch loss. The default is
+        ``fcco.SOAP(gamma=0.7)`` and no memory. With ``memory`` alone, there is no table.
+    memory : Memory, int or None, default None
+        Which outputs of recent batches to compare with; a number is that of outputs per class, and 0 stands for
+        none. See :class:`fcco.Memory`.
+    n_classes : int or None, default None
+        The number of classes C, if there are several.
+
+    Raises
+    ------
+    ValueError
+        If ``temperature`` is not positive.
+
+    See Also
+    --------
+    fcco.functional.partial_auc_loss : The exact objective.
+
+    Notes
+    -----
+    **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
+    rows in [0, n). It returns a scalar. The loss works in log space.
+
+    With ``n_classes``, scores have the shape (B, C), as in :class:`AveragePrecisionLoss` with several classes.
+
+    The default rule and memory were chosen by measurement; see docs/defaults.md and docs/memory.md.
+
+    References
+    ----------
+    .. [1] Zhu et al., *When AUC Meets DRO*, ICML 2022 (SOPA-s).
+
+    Examples
+    --------
+    >>> loss_fn = PartialAUCLoss(n=5)
+    >>> scores = torch.tensor([0.2, 0.4, 0.1, 0.9], requires_grad=True)
+    >>> loss_fn(scores, torch.tensor([1, 0, 0, 1]), index=torch.tensor([0, 1, 2, 3])).backward()
+    """
+
+    def __init__(
+        self,
+        n: int,
+        temperature: float = 1.0,
+        surrogate: SurrogateLike = "squared_hinge",
+        margin: float = 1.0,
+        rule: Rule | None = None,
+        memory: Memory | int | None = None,
+        n_classes: int | Classes | None = None,
+    ) -> None:
+        check_number(temperature, "temperature", above=0)
+        n = whole_number("n", n)
+        classes: Any = n_classes
+        if not isinstance(n_classes, Classes | None):
+            classes = Classes(n, whole_number("n_classes", n_classes))
+        rule, memory = PARTIAL_AUC.choose(rule, memory)
+        if memory is not None and classes is not None and classes.n_pos is None:
+            raise ValueError(
+                "memory must be 0 or None with n_classes, as the numbers of positives are not known; use "
+                "from_targets(...), which counts them"
+            )
+        sizes, count = (None, None) if classes is None else (classes.sizes, classes.count)
+        objective = PartialAUC(as_surrogate(surrogate, margin), temperature, sizes, count)
+        super().__init__(objective, n * (count or 1), rule=rule, memory=memory)
+        self.temperature, self.surrogate, self.classes = temperature, objective.surrogate, classes
+        if classes is None:
+            self.knows(Population(1, Kinds.of_two(n, None, "n_pos", ("negative", "positive"))))
+
+    @classmethod
+    def from_targets(cls, target: Any, **options: Any) -> PartialAUCLoss:
+        """Create the loss with n and the number of positives counted in the training targets.
 
         Parameters
         ----------
-        scores : Tensor of shape (B,)
-            The scores.
-        target : Tensor of shape (B,)
-            The labels: 0 and 1, or bool.
-        index : Tensor of shape (B,) or None, default None
-            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
-            ``fcco.BSGD()``.
+        target : array-like of shape (n,) or (n, C)
+            The labels of the training data: 0 and 1, or bool. With a column for each class, -1 and NaN stand for
+            missing labels.
+        **options
+            Further arguments of the constructor.
 
         Returns
         -------
-        Tensor
-            The loss, a scalar.
+        PartialAUCLoss
+            The loss.
         """
-        return super().forward(scores, target, index=index)
-
-    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
-        """Return the columns of the objective, and their rows; raise if they are not legal.
-
-        Parameters
-        ----------
-        columns : sequence
-            The columns of the call.
-        index : Tensor of shape (B,) or None
-            The rows.
-
-        Returns
-        -------
-        tuple
-            The columns, and the index.
-        """
-        scores, target = columns
-        check_floats(scores, "scores", "[B]", room=1 if self.objective.surrogate.bounded else 4)
-        return (scores, as_mask(target, "target", scores, "scores", signs=False)), index
-
-    def _knows_labels(self, target: Any, n_outer: int | None = None, **known: Any) -> Self:
-        return self.knows(Population(1, labels=Labels.of(as_values(target) == 1, "target")), n_outer, **known)
+        n, counts, labels = count_per_class(target)
+        if isinstance(counts, Classes):
+            loss, n_pos = cls(n, **options, n_classes=counts), torch.tensor(counts.n_pos)
+            return loss.knows(Population(1, labels=labels), int(n_pos.sum()), n_pos=n_pos)
+        return cls(n, **options).knows(Population(1, labels=labels), counts, n_pos=counts)
 
 
-class CVaRPartialAUCLoss(_OfOneClass):
+class CVaRPartialAUCLoss(ScoredLoss):
     r"""One-way partial AUC: the loss of AUC over the negatives with the highest scores alone.
 
     .. math:: F = \frac{1}{n_+ k} \sum_{i \in S_+} \sum_{j \in S_-^{\uparrow k}} \ell(h_j - h_i)
@@ -177,10 +238,11 @@ class CVaRPartialAUCLoss(_OfOneClass):
         CVaRPartialAUCLoss
             The loss.
         """
-        return cls(*count_both_classes(target), **options)._knows_labels(target)
+        loss = cls(*count_both_classes(target), **options)
+        return loss.knows(Population(1, labels=Labels.of(as_values(target) == 1, "target")))
 
 
-class TwoWayPartialAUCLoss(_OfOneClass):
+class TwoWayPartialAUCLoss(ScoredLoss):
     r"""Two-way partial AUC: a soft maximum over the positives of soft maxima over the negatives.
 
     .. math:: F = \tau_+ \log \frac{1}{n_+} \sum_{i \in S_+} g_i^{\tau / \tau_+}, \qquad
@@ -266,7 +328,8 @@ class TwoWayPartialAUCLoss(_OfOneClass):
             The loss.
         """
         n, n_pos = count_both_classes(target)
-        loss = cls(n, **options)._knows_labels(target, n_pos, n_pos=n_pos)
+        loss = cls(n, **options)
+        loss.knows(Population(1, labels=Labels.of(as_values(target) == 1, "target")), n_pos, n_pos=n_pos)
         loss.over_positives.identity = loss.table.identity  # so that a state is refused by both tables or by none
         return loss
 
@@ -285,14 +348,13 @@ class TwoWayPartialAUCLoss(_OfOneClass):
         tuple
             The step, and a function that writes the row.
         """
+        f: Any = step.outer
         xp, powers = namespace(step.new), step.value.clip(TINY, None)
-        x, row = Given((xp.log(powers) + step.outer.peak)[None]), numbered(1, step.rows)
-        share, objective = (
-            cast((step.share > 0).any()[None], x.inner),
-            GivenInner(Logarithm(self.positive_temperature), log=True),
-        )
+        x, row = Given((xp.log(powers) + f.peak)[None]), numbered(1, step.rows)
+        objective = GivenInner(Logarithm(self.positive_temperature), log=True)
+        share = cast((step.share > 0).any()[None], x.inner)
         batch = Batch(x, row, objective.pool(x, share), None, None, None, slice(0, 1), repeats=False, share=share)
-        view = TableRows(self.over_positives, rule, self.init, 1, numpy=xp is not torch) if rule else FirstRows()
+        view: Any = TableRows(self.over_positives, rule, self.init, 1, numpy=xp is not torch) if rule else FirstRows()
         outer = take_step(objective, rule or BSGD(), view, batch)
         scale = outer.gradients[0] / powers
         step = step._replace(value=outer.value, gradients=tuple(gradient * scale for gradient in step.gradients))
