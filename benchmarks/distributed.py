@@ -40,7 +40,7 @@ def count(rank: int, world: int, name: str, sharded: bool, batch: int, steps: in
 
 def step_time(rank: int, world: int, waits: bool, sharded: bool, n: int, batch: int, rounds: int) -> float:
     """Median seconds of a step of a loss whose rows have all been visited; whether ranks wait for f."""
-    loss_fn = fcco.distributed.configure(fcco.CoupledLoss(torch.log1p, n), sharded=sharded)
+    loss_fn = fcco.distributed.configure(fcco.CoupledLoss(torch.log1p, n, rule=fcco.SOX(gamma=0.1)), sharded=sharded)
     loss_fn.outer_may_fail = waits
     loss_fn.table.u.fill_(1.0)
     loss_fn.table.visits.fill_(True)

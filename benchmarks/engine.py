@@ -69,7 +69,7 @@ def growth_with_n(size: int, rounds: int, repeats: int) -> None:
     """Step time at 10^8 rows over step time at 10^3 rows (of which every one is visited before)."""
 
     def step_at(n: int) -> Step:
-        loss_fn = fcco.CoupledLoss(log_outer, n)
+        loss_fn = fcco.CoupledLoss(log_outer, n, rule=fcco.SOX(gamma=0.1))
         loss_fn.table.visits.fill_(True)
         loss_fn.table.u.fill_(1.0)
         return make_step(loss_fn, torch.rand(size).add_(0.1).requires_grad_(), batches(n, size))

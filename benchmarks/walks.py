@@ -42,7 +42,7 @@ def steps() -> dict[str, Callable[[], Any]]:
     scores = torch.linspace(-1, 1, B).requires_grad_()
     rows, target = torch.arange(B), torch.arange(B) % 2
     time = torch.arange(B).float()
-    own = fcco.CoupledLoss(torch.square, N)
+    own = fcco.CoupledLoss(torch.square, N, rule=fcco.SOX(gamma=0.1))
     precision = fcco.losses.AveragePrecisionLoss(N, N // 2, surrogate=lambda t: torch.relu(1 + t) ** 2, memory=0)
     by_hand = fcco.losses.AveragePrecisionLoss(N, N // 2, memory=0)
     cox = fcco.losses.CoxLoss(N, N // 2, memory=0)

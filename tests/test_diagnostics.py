@@ -99,7 +99,7 @@ class TestMonitor:
         assert (report["never_seen"], report["effective_rate"]) == (0, pytest.approx(0.3))
 
     def test_calls_that_take_no_step_do_not_count(self):
-        loss_fn = fcco.CoupledLoss(torch.square, 5)
+        loss_fn = fcco.CoupledLoss(torch.square, 5, rule=fcco.SOX(gamma=0.1))
         with Monitor(loss_fn) as monitor:
             with torch.no_grad():
                 step(loss_fn, torch.tensor([0]))
@@ -170,7 +170,7 @@ class TestMonitor:
             asked.append(rows)
             return torch.ones(len(rows))
 
-        loss_fn = fcco.CoupledLoss(torch.square, 9)
+        loss_fn = fcco.CoupledLoss(torch.square, 9, rule=fcco.SOX(gamma=0.1))
         with Monitor(loss_fn, exact, sample=3) as monitor:
             loss_fn(torch.ones(8, requires_grad=True), torch.arange(8))
             inner, weight = torch.tensor([2.0, 50.0], requires_grad=True), torch.tensor([1.0, 0.0])
@@ -230,7 +230,7 @@ class TestMonitor:
     def test_writes_to_tensorboard(self, tmp_path):
         tensorboard = pytest.importorskip("torch.utils.tensorboard")
         events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-        loss_fn = fcco.CoupledLoss(torch.square, 4)
+        loss_fn = fcco.CoupledLoss(torch.square, 4, rule=fcco.SOX(gamma=0.1))
         with Monitor(loss_fn) as monitor, tensorboard.SummaryWriter(tmp_path) as writer:
             step(loss_fn, torch.tensor([0, 1]))
             report = monitor.to_tensorboard(writer, step=7)
@@ -241,7 +241,7 @@ class TestMonitor:
 
     def test_plots(self, tmp_path):
         pytest.importorskip("matplotlib")
-        loss_fn = fcco.CoupledLoss(torch.square, 4)
+        loss_fn = fcco.CoupledLoss(torch.square, 4, rule=fcco.SOX(gamma=0.1))
         monitor = Monitor(loss_fn, exact=lambda rows: torch.ones(len(rows)))
         monitor.plot()  # of nothing yet
         for _ in range(3):
@@ -254,7 +254,11 @@ class TestMonitor:
         assert {"tracking error", "estimate error", "jump", "effective rate", "never seen"} <= set(lines)
 
     @pytest.mark.parametrize(
-        "module", [torch.nn.Linear(1, 1), torch.nn.ModuleList(fcco.CoupledLoss(torch.log, 2) for _ in "ab")]
+        "module",
+        [
+            torch.nn.Linear(1, 1),
+            torch.nn.ModuleList(fcco.CoupledLoss(torch.log, 2, rule=fcco.SOX(gamma=0.1)) for _ in "ab"),
+        ],
     )
     def test_wants_one_table(self, module):
         with pytest.raises(ValueError, match=r"holds [02] tables, not one"):
@@ -413,7 +417,7 @@ class Push:
 
 class TestAdvice:
     def test_padding_has_no_inner_value(self):
-        loss_fn = fcco.CoupledLoss(torch.square, 3)
+        loss_fn = fcco.CoupledLoss(torch.square, 3, rule=fcco.SOX(gamma=0.1))
         inner, weight = torch.tensor([1.0, 2.0, 3.0], requires_grad=True), torch.tensor([1.0, 0.0, 1.0])
         g = exact_inner(loss_fn, lambda loss_fn, rows: loss_fn(inner, rows, weight=weight))(torch.arange(3))
         torch.testing.assert_close(g, torch.tensor([1.0, math.nan, 3.0]), equal_nan=True)
@@ -766,7 +770,7 @@ def test_a_loss_inside_a_model_is_probed_and_left_as_it_was():
 
 
 def test_a_copy_is_not_watched():
-    loss_fn = fcco.CoupledLoss(torch.square, 2)
+    loss_fn = fcco.CoupledLoss(torch.square, 2, rule=fcco.SOX(gamma=0.1))
     monitor = Monitor(loss_fn)
     for double in (copy.deepcopy(loss_fn), pickle.loads(pickle.dumps(loss_fn))):
         double(torch.ones(2, requires_grad=True), [0, 1])

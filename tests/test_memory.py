@@ -685,4 +685,4 @@ def test_what_a_memory_cannot_do_is_refused():
     with pytest.raises(TypeError, match="index must be given, because outer takes it"):
         own_loss("gradient", by_index).pooled(careful, [h], None)
     with pytest.raises(TypeError, match=r"because SOX\(.*\) keeps a row for every .* fcco.data.Indexed adds it"):
-        fcco.CoupledLoss(torch.log, 3, memory=2).pooled(careful, [h], None)
+        fcco.CoupledLoss(torch.log, 3, memory=2, rule=fcco.SOX(gamma=0.1)).pooled(careful, [h], None)

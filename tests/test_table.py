@@ -89,7 +89,7 @@ def test_casting_up_and_back():
 
 
 def test_float64_estimates_widen_the_table():
-    loss_fn = fcco.CoupledLoss(torch.log, 2)
+    loss_fn = fcco.CoupledLoss(torch.log, 2, rule=fcco.SOX(gamma=0.1))
     loss_fn(torch.tensor([0.1], dtype=torch.float32), [0])
     loss_fn(torch.tensor([0.1], dtype=torch.float64), [1])
     assert loss_fn.table.u.dtype == torch.float64
@@ -119,7 +119,9 @@ class TestLoading:
         assert table.u.tolist() == [0, 1, 0]
 
     def test_inside_a_model_it_is_named(self):
-        saved, loss_fn = (nn.ModuleDict({"ap": fcco.CoupledLoss(torch.log, n)}) for n in (4, 3))
+        saved, loss_fn = (
+            nn.ModuleDict({"ap": fcco.CoupledLoss(torch.log, n, rule=fcco.SOX(gamma=0.1))}) for n in (4, 3)
+        )
         with pytest.raises(RuntimeError, match=r"ap\.table: the saved table has n=4"):
             loss_fn.load_state_dict(saved.state_dict())
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     AveragePrecisionLoss(10, 2)(x)  # type: ignore[call-arg]
     AveragePrecisionLoss(10, 2)(x, x)  # type: ignore[call-arg]
     PNormPushLoss(10)(x, x)  # type: ignore[call-arg]
-    fcco.CoupledLoss(torch.log, n=3)(x)  # type: ignore[call-arg]
     SoftmaxLoss(10)(x, x)  # type: ignore[call-arg]
     ContrastiveLoss(10, mode="crossmodal")  # type: ignore[arg-type]
     AUCLoss(10, 2, form="minmax")  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def embeddings(rows: Tensor) -> Tensor:
 
 SUBJECTS = {
     "CoupledLoss, SOX": Subject(
-        lambda n: fcco.CoupledLoss(torch.log1p, n),
+        lambda n: fcco.CoupledLoss(torch.log1p, n, rule=fcco.SOX(gamma=0.1)),
         lambda rows: (scores(rows),),
         Sizes(dim=1, returned=2, own_outer=True),
     ),

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from fcco import data, distributed, functional, losses, optim, schedules
 from fcco._checks import NotFiniteError
-from fcco._coupled import CoupledLoss
 from fcco._pool import Estimate, Pool, Recall
 from fcco._table import InnerTable, load_anyway
 from fcco.chunks import ChunkedModule, forward_in_chunks
-from fcco.core.rules import BSGD, METHODS, MOAP, MSVR, NASA, SCENT, SCGD, SOAP, SOX, Batch, Method, Rule
+from fcco.core.objective import Objective
+from fcco.core.rules import BSGD, METHODS, MOAP, NASA, SCGD, SOAP, SOX, Batch, Method, Rule
+from fcco.losses.coupled import CoupledLoss
+from fcco.losses.loss import ObjectiveLoss
 from fcco.losses.memory import Memory
 
 if TYPE_CHECKING:
@@ -22,9 +24,7 @@ __all__ = [
     "BSGD",
     "METHODS",
     "MOAP",
-    "MSVR",
     "NASA",
-    "SCENT",
     "SCGD",
     "SOAP",
     "SOX",
@@ -36,6 +36,8 @@ __all__ = [
     "Memory",
     "Method",
     "NotFiniteError",
+    "Objective",
+    "ObjectiveLoss",
     "Pool",
     "Recall",
     "Rule",

@@ -213,8 +213,8 @@ class CoupledLoss(nn.Module):
         ValueError
             If the rule needs estimates of all rows, or at two sets of weights.
         """
-        if memory is not None and (self.rule.needs_previous or self.rule.all_rows):
-            needs = "at two sets of weights" if self.rule.needs_previous else "of all rows"
+        if memory is not None and (False or self.rule.all_rows):
+            needs = "at two sets of weights" if False else "of all rows"
             raise ValueError(f"{type(self.rule).__name__} needs estimates {needs}, which a memory cannot improve")
         self.memory = None if memory is None else OutputMemory(memory, self.dim)
 
@@ -626,7 +626,6 @@ class CoupledLoss(nn.Module):
             inner = inner if all_rows else inner.reshape(0, *table.u.shape[1:])
             nothing = inner.new_zeros(0)
             # Only a rank without rows may leave out the previous estimate.
-            previous = inner if self.rule.needs_previous and previous is None else previous
             none = Shares(nothing, nothing.sum())
             return Inputs(inner, nothing.long(), none, previous, may_repeat=True, tracked=inner.detach())
         inner = check_inner(inner, self.dim)
@@ -849,8 +848,8 @@ class CoupledLoss(nn.Module):
             raise ValueError(
                 f"{type(self.rule).__name__} tracks all rows: inner needs {self.n} rows; got {shape_of(inner)}"
             )
-        if (previous is not None) != self.rule.needs_previous:
-            verb = "needs" if self.rule.needs_previous else "takes no"
+        if previous is not None:
+            verb = "takes no"
             raise ValueError(f"{type(self.rule).__name__} {verb} previous=, an estimate at the previous weights")
         check_finite(inner, self.log)
         if previous is not None:
@@ -876,7 +875,7 @@ class CoupledLoss(nn.Module):
                 distinct = change.where.to(estimate.dtype).sum()
             return self.n_outer / _at_least_one(placement.count(distinct))
 
-        return Batch(estimate, previous, self.rate(table, visits, estimate.dtype), coverage, table.space)
+        return Batch(estimate, self.rate(table, visits, estimate.dtype), coverage, table.space)
 
     def rate(self, table: InnerTable, visits: Tensor | None, dtype: torch.dtype | None = None) -> Rate:
         """Return gamma of this step.

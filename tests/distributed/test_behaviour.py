@@ -27,7 +27,7 @@ def message_of(function):
 
 def refusals(rank):
     """What every rank says to batches that one of them must not have, and how many steps its tables have taken."""
-    engine = distributed.configure(fcco.CoupledLoss(torch.log, N), sharded=True)
+    engine = distributed.configure(fcco.CoupledLoss(torch.log, N, rule=fcco.SOX(gamma=0.1)), sharded=True)
     cox = fcco.losses.CoxLoss(N)
     softmax = fcco.losses.SoftmaxLoss(N)
     local = distributed.configure(fcco.losses.NCALoss(N), gather=False)
@@ -61,7 +61,10 @@ def refusals(rank):
 
 def weights_of(rank, world):
     """Weights as numbers, where the first rank has no rows."""
-    loss_fn, inner = fcco.CoupledLoss(torch.log, N), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    loss_fn, inner = (
+        fcco.CoupledLoss(torch.log, N, rule=fcco.SOX(gamma=0.1)),
+        torch.tensor([1.0, 2.0, 3.0], requires_grad=True),
+    )
     own = slice(None) if rank == world - 1 else slice(0)
     loss = loss_fn(inner[own], torch.arange(3)[own], weight=torch.tensor([0.2, 0.3, 0.4])[own])
     loss.backward()
@@ -174,12 +177,14 @@ def alone(rank):
 
 def kept(rank):
     """Whatever a table holds when it is sharded, and when it is made whole again, and copied."""
-    loss_fn = fcco.CoupledLoss(torch.log, N)
+    loss_fn = fcco.CoupledLoss(torch.log, N, rule=fcco.SOX(gamma=0.1))
     loss_fn(torch.arange(1.0, 4.0).requires_grad_(), torch.tensor([2 * rank, 4, 8]))
     before = loss_fn.table.u.clone()
     distributed.configure(loss_fn, sharded=True)
     block = copy.deepcopy(loss_fn).table.u.clone()
-    wrong = message_of(lambda: loss_fn.load_state_dict(fcco.CoupledLoss(torch.log, N + 1).state_dict()))
+    wrong = message_of(
+        lambda: loss_fn.load_state_dict(fcco.CoupledLoss(torch.log, N + 1, rule=fcco.SOX(gamma=0.1)).state_dict())
+    )
     distributed.configure(loss_fn)
     everyone = message_of(lambda: distributed.configure(fcco.CoupledLoss(torch.log, N, rule=fcco.SCGD()), sharded=True))
     return before, block, loss_fn.table.u, wrong, everyone

@@ -95,13 +95,13 @@ def leave_out(rank, world, sharded):
 
 
 def save_and_go_on(rank, world, folder):
-    loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, 10**6), sharded=True)
+    loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, 10**6, rule=fcco.SOX(gamma=0.1)), sharded=True)
     loss_fn.table.u.fill_(1.0)
     own_group = dist.new_group(backend="gloo")
     saving = dcp.async_save(distributed.snapshot(loss_fn), checkpoint_id=folder, process_group=own_group)
     loss_fn.table.u.fill_(2.0)
     saving.result()
-    loaded = distributed.configure(fcco.CoupledLoss(torch.log, 10**6), sharded=True)
+    loaded = distributed.configure(fcco.CoupledLoss(torch.log, 10**6, rule=fcco.SOX(gamma=0.1)), sharded=True)
     dcp.load(loaded.state_dict(), checkpoint_id=folder)
     return bool((loaded.table.u == 1.0).all())
 

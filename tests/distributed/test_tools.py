@@ -16,12 +16,12 @@ from snippets import run
 
 def saved_by_the_first(rank, folder):
     """What loading says to a plain save of one rank's rows: into a sharded table, and into a whole one."""
-    loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, 4), sharded=True)
+    loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, 4, rule=fcco.SOX(gamma=0.1)), sharded=True)
     if rank == 0:
         torch.save(loss_fn.state_dict(), f"{folder}/table.pt")
     dist.barrier()
     state = torch.load(f"{folder}/table.pt", weights_only=not torch.__version__.startswith("2.4."))
-    whole = fcco.CoupledLoss(torch.log, 4)
+    whole = fcco.CoupledLoss(torch.log, 4, rule=fcco.SOX(gamma=0.1))
     return message_of(lambda: loss_fn.load_state_dict(state)), message_of(lambda: whole.load_state_dict(state))
 
 
@@ -47,7 +47,7 @@ def shared_by_two():
     By messages of the table's own. Those of a DTensor need a group that has some on the table's device; here they are
     refused altogether.
     """
-    loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, N), sharded=True)
+    loss_fn = distributed.configure(fcco.CoupledLoss(torch.log, N, rule=fcco.SOX(gamma=0.1)), sharded=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(type(loss_fn.table.state_dict()["u"]), "full_tensor")
         return distributed.full_state_dict(torch.nn.ModuleDict({"first": loss_fn, "second": loss_fn}))
@@ -55,7 +55,7 @@ def shared_by_two():
 
 def watched(rank):
     """A monitor on a rank that has no rows, on one that has bad ones, and of a sharded table."""
-    loss_fn, engine = fcco.losses.CoxLoss(N, memory=0), fcco.CoupledLoss(torch.log, N)
+    loss_fn, engine = fcco.losses.CoxLoss(N, memory=0), fcco.CoupledLoss(torch.log, N, rule=fcco.SOX(gamma=0.1))
     monitor, rows = diagnostics.Monitor(loss_fn), torch.arange(3 * rank)
     diagnostics.Monitor(engine)
     loss_fn(torch.ones(len(rows), requires_grad=True), rows, rows >= 0, rows)

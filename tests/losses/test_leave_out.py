@@ -176,7 +176,7 @@ class Scaled(nn.Module):
 
 
 def test_weights_of_f_are_weights_of_the_model():
-    trained, other = (fcco.CoupledLoss(Scaled(), n) for n in (5, 6))
+    trained, other = (fcco.CoupledLoss(Scaled(), n, rule=fcco.SOX(gamma=0.1)) for n in (5, 6))
     nn.init.constant_(trained.outer.scale, 3.0)
     trained.outer.shift.fill_(2.0)
     load(within(other), within(trained).state_dict())
@@ -186,7 +186,7 @@ def test_weights_of_f_are_weights_of_the_model():
 
 
 def test_a_state_that_fits_is_loaded_beside_the_weights_of_f():
-    trained, other = (fcco.CoupledLoss(Scaled(), 5) for _ in range(2))
+    trained, other = (fcco.CoupledLoss(Scaled(), 5, rule=fcco.SOX(gamma=0.1)) for _ in range(2))
     nn.init.constant_(trained.outer.scale, 3.0)
     trained.table.write(torch.tensor([1]), torch.tensor([0.5]))
     assert within(other).load_state_dict(within(trained).state_dict(), strict=False) == ([], [])

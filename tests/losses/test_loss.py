@@ -178,7 +178,7 @@ def test_bad_arguments_say_what_is_wrong():
     for error, message, arguments in (
         (TypeError, "objective must be an Objective; got str", ("cox", 5, fcco.BSGD())),
         (TypeError, "rule must be an instance of a rule", (objective, 5, fcco.SOX)),
-        (ValueError, "rule SCGD needs estimates of all rows", (objective, 5, fcco.SCGD(0.1))),
+        (ValueError, "rule SCGD needs estimates of all n rows", (objective, 5, fcco.SCGD(0.1))),
         (ValueError, "n must be at least 1; got 0", (objective, 0, fcco.BSGD())),
     ):
         with pytest.raises(error, match=message):

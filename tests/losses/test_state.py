@@ -232,7 +232,7 @@ STRANGERS = {
     "kind again": (lambda: losses.CoxLoss(5), lambda: losses.PartialAUCLoss(5), "kind=CoxLoss"),
     "engine": (
         lambda: losses.CoxLoss(5, memory=0).coupled,
-        lambda: fcco.CoupledLoss(torch.square, 5, log=True),
+        lambda: fcco.CoupledLoss(torch.square, 5, log=True, rule=fcco.SOX(gamma=0.1)),
         "kind=CoxLoss",
     ),
     "n_pos": (lambda: losses.AveragePrecisionLoss(5, 2), lambda: losses.AveragePrecisionLoss(5, 3), "n_pos=2"),
@@ -357,7 +357,7 @@ class TestBelonging:
     @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
     @pytest.mark.parametrize("log", [False, True])
     def test_rows_that_are_not_finite_are_refused(self, bad, log):
-        saved, loss_fn = (fcco.CoupledLoss(torch.square, 4, log=log) for _ in range(2))
+        saved, loss_fn = (fcco.CoupledLoss(torch.square, 4, log=log, rule=fcco.SOX(gamma=0.1)) for _ in range(2))
         fill(saved).table.u[2] = bad
         if log and bad < 0:
             loss_fn.load_state_dict(saved.state_dict())

@@ -95,8 +95,8 @@ def test_temperatures_out_of_range():
 @pytest.mark.parametrize(
     ("make", "arguments"),
     [
-        (lambda: fcco.CoupledLoss(torch.log, 3), (torch.ones(2),)),
-        (lambda: fcco.CoupledLoss(torch.log, 3), (torch.ones(2), None)),
+        (lambda: fcco.CoupledLoss(torch.log, 3, rule=fcco.SOX(gamma=0.1)), (torch.ones(2),)),
+        (lambda: fcco.CoupledLoss(torch.log, 3, rule=fcco.SOX(gamma=0.1)), (torch.ones(2), None)),
         (lambda: losses.AveragePrecisionLoss(3, 1), (torch.zeros(2), torch.tensor([0, 1]))),
         (lambda: losses.NCALoss(3), (torch.zeros(2, 1), torch.tensor([0, 1]))),
     ],
@@ -185,7 +185,7 @@ def test_names_of_classes_must_be_numbers():
 
 
 def test_an_outer_function_must_be_differentiable():
-    loss_fn = fcco.CoupledLoss(lambda u: u.detach().square(), 3)
+    loss_fn = fcco.CoupledLoss(lambda u: u.detach().square(), 3, rule=fcco.SOX(gamma=0.1))
     with pytest.raises(ValueError, match="outer must return a differentiable function of u"):
         loss_fn(torch.ones(2, requires_grad=True), torch.tensor([0, 1]))
     assert not loss_fn.table.visits.any()

@@ -220,7 +220,9 @@ class FromFunction(Outer):
     def slope(self, u: Array, rows: Array, sample: Any = None) -> Array:
         with torch.enable_grad():
             leaf = u.detach().clone().requires_grad_()
-            values = self.value(leaf, rows, sample)
+            # A compiler looks at leaves alone, and f may work in place.
+            u = leaf if hasattr(self.function, "_orig_mod") else leaf.clone()
+            values = self.value(u, rows, sample)
             if not values.requires_grad:
                 raise ValueError(
                     "outer must return a differentiable function of u; its values have no graph: use no detach(), no "

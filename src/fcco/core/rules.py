@@ -7,19 +7,17 @@ remembers nothing. What must be kept between steps it declares in its class vari
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fcco._checks import check_rate
-from fcco.core.arrays import namespace
-from fcco.core.spaces import PLAIN, Rate, Space
+from fcco.core.spaces import Rate, Space
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -33,7 +31,7 @@ class Batch:
 
     Parameters
     ----------
-    estimate, previous, rate, space
+    estimate, rate, space
         What the attributes of these names are to be.
     coverage : callable
         It takes no argument and returns the attribute of this name. It is called only if a rule asks.
@@ -42,8 +40,6 @@ class Batch:
     ----------
     estimate : Tensor
         Of g(w_t), [B1] or [B1, dim]; of log g in log space.
-    previous : Tensor or None
-        Of g(w_{t-1}), on the same inner batch, for rules that need it.
     rate : float or Tensor
         Gamma of this step: one number, or one for each row.
     coverage : float or Tensor
@@ -53,15 +49,32 @@ class Batch:
         The arithmetic of inner values, plain or logarithmic.
     """
 
-    def __init__(
-        self, estimate: Tensor, previous: Tensor | None, rate: Rate, coverage: Callable[[], Rate], space: Space
-    ) -> None:
-        self.estimate, self.previous, self.rate, self.space = estimate, previous, rate, space
+    def __init__(self, estimate: Tensor, rate: Rate, coverage: Callable[[], Rate], space: Space) -> None:
+        self.estimate, self.rate, self.space = estimate, rate, space
         self._coverage = coverage
 
     @property
     def coverage(self) -> Rate:
         return self._coverage()
+
+
+def updated(rule: Rule, old: Any, batch: Batch) -> tuple[Any, Any]:
+    """Return what a rule makes of rows. A rule may be the caller's own."""
+    made = rule.update(old, batch)
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise TypeError(
+            f"update of {type(rule).__name__} must return two tensors, the new rows and the rows to differentiate f "
+            f"at; got {made!r}"
+        )
+    for part in made:
+        if type(part) is not type(old) or part.shape != old.shape or part.dtype != old.dtype:
+            is_array = hasattr(part, "shape") and hasattr(part, "dtype")
+            got = f"{list(part.shape)} of {part.dtype}" if is_array else repr(part)
+            raise ValueError(
+                f"update of {type(rule).__name__} must return tensors of shape {list(old.shape)} of {old.dtype}; "
+                f"got {got}"
+            )
+    return made
 
 
 def is_per_row(gamma: Gamma) -> bool:
@@ -81,14 +94,12 @@ class Rule(ABC):
     - ``start``: what a row holds before its first visit (``None``: its first estimate);
     - ``decays``: rows that are not in the batch shrink by 1 - gamma;
     - ``all_rows``: ``inner`` holds an estimate for every one of the n rows at every step;
-    - ``needs_previous``: the caller passes a second estimate, at the previous weights;
     - ``log``: the value of ``CoupledLoss(log=...)`` that the rule is defined for (``None``: both).
     """
 
     start: ClassVar[float | None] = None
     decays: ClassVar[bool] = False
     all_rows: ClassVar[bool] = False
-    needs_previous: ClassVar[bool] = False
     log: ClassVar[bool | None] = None
 
     @property
@@ -414,156 +425,6 @@ class BSGD(Rule):
             The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
         """
         return batch.estimate, batch.estimate
-
-
-@dataclass(frozen=True)
-class MSVR(_MovingAverage):
-    """A moving average that also follows the change of g between two steps.
-
-        u_i^t = (1 - gamma) u_i^{t-1} + gamma g_i(w_t) + kappa (g_i(w_t) - g_i(w_{t-1})),    gradient at u_i^t
-
-    Both estimates use the same inner batch. The second one is passed as ``loss_fn(inner, index, previous=...)``. The
-    correction can make u negative, so the rule is not defined in log space.
-
-    Parameters
-    ----------
-    gamma : Gamma, default 0.1
-        Rate in (0, 1], or a schedule.
-    kappa : float, default 0.1
-        Weight of the correction; theory asks for about n / B1, which is too large in practice.
-
-    References
-    ----------
-    Jiang et al., *Multi-block-Single-probe Variance Reduced Estimator*, NeurIPS 2022; SONX (2023) and ALEXR (2023)
-    share the term.
-
-    Examples
-    --------
-    >>> import fcco
-    >>> loss_fn = fcco.CoupledLoss(torch.square, n=1, rule=MSVR(gamma=0.1, kappa=1.0))
-    >>> for now, before in [(1.0, 1.0), (3.0, 1.0)]:
-    ...     _ = loss_fn(torch.tensor([now]), torch.tensor([0]), previous=torch.tensor([before]))
-    >>> loss_fn.table.u  # 0.9 * 1 + 0.1 * 3 + (3 - 1)
-    tensor([3.2000])
-    """
-
-    gamma: Gamma = 0.1
-    kappa: float = 0.1
-    needs_previous: ClassVar[bool] = True
-    log: ClassVar[bool | None] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.kappa >= 0 and math.isfinite(self.kappa)):
-            raise ValueError(f"kappa must be a finite number >= 0; got {self.kappa!r}")
-
-    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the corrected moving averages.
-
-        Parameters
-        ----------
-        old : Tensor of shape (B1,) or (B1, dim)
-            What the rows of the batch hold.
-        batch : Batch
-            The estimates that the rows meet, and the rate of this step.
-
-        Returns
-        -------
-        new, at : Tensor
-            The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
-        """
-        assert batch.previous is not None
-        new = PLAIN.mix(old, batch.estimate, batch.rate) + self.kappa * (batch.estimate - batch.previous)
-        return new, new
-
-
-@dataclass(frozen=True)
-class SCENT(Rule):
-    """In log space, a rate of its own for every row: large rows move fast.
-
-        nu_i^t = nu_i + log(1 + alpha g_i) - log(1 + alpha exp(nu_i)),    gradient at nu_i^t
-
-    This is the moving average of exp(nu) with gamma_i = alpha u_i / (1 + alpha u_i). A row at g = 0 would never move,
-    so it takes the estimate as on a first visit.
-
-    The weight g / u at the new row is at most 1 / gamma_i = 1 + 1 / (alpha u_i), and comes close to that when g jumps.
-    No constant bounds it, since a tiny row hardly moves. If the gradient exceeds 2^64, the step is refused with a
-    :class:`fcco.NotFiniteError`.
-
-    Parameters
-    ----------
-    alpha : Gamma, default 1.0
-        Positive step size of the mirror descent on nu, or a schedule.
-
-    References
-    ----------
-    Wei et al., *A Geometry-Aware Efficient Algorithm for Compositional Entropic Risk Minimization*, 2026.
-
-    Examples
-    --------
-    >>> import fcco
-    >>> loss_fn = fcco.CoupledLoss(torch.exp, n=2, rule=SCENT(alpha=1.0), log=True)
-    >>> for g in (torch.tensor([1.0, 10.0]), torch.tensor([2.0, 20.0])):
-    ...     _ = loss_fn(g.log(), torch.tensor([0, 1]))
-    >>> loss_fn.table.u.exp()  # gamma is 1/2 in the first row, and 10/11 in the second
-    tensor([ 1.5000, 19.0909])
-    """
-
-    alpha: Gamma = 1.0
-    log: ClassVar[bool | None] = True
-
-    def __post_init__(self) -> None:
-        if not callable(self.alpha):
-            self.check_rate(self.alpha)
-
-    @property
-    def rate(self) -> Gamma:
-        return self.alpha
-
-    def check_rate(self, rate: Rate) -> Rate:
-        """Refuse a step size, or step sizes, that are not positive and finite.
-
-        Parameters
-        ----------
-        rate : float or Tensor
-            The step size, or one for each row.
-
-        Returns
-        -------
-        float or Tensor
-            The same step size.
-
-        Raises
-        ------
-        ValueError
-            If a step size is not positive and finite.
-        TypeError
-            If the step size is neither a number nor a tensor.
-        """
-        check_rate("alpha", "SCENT", rate, largest=torch.finfo(torch.float32).max)
-        return rate
-
-    def update(self, old: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the rows after a step of mirror descent.
-
-        Parameters
-        ----------
-        old : Tensor of shape (B1,) or (B1, dim)
-            What the rows of the batch hold.
-        batch : Batch
-            The estimates that the rows meet, and the rate of this step.
-
-        Returns
-        -------
-        new, at : Tensor
-            The rows to write, and those to differentiate f at; see :meth:`Rule.update`.
-        """
-        xp, scaled = namespace(old), batch.space.scale
-        old = xp.where(old == -math.inf, batch.estimate, old)
-        raised = (xp.logaddexp(xp.zeros_like(old), scaled(nu, batch.rate)) for nu in (batch.estimate, old))
-        new = old + (next(raised) - next(raised))
-        # Where g / u is not a number, the gradient still is one if f has a slope at 0.
-        return new, batch.space.floor(new, batch.estimate, _TINY)
 
 
 @dataclass(frozen=True)

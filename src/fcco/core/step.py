@@ -31,6 +31,7 @@ from fcco.core.kernels import Backward, Same
 from fcco.core.objective import Objective
 from fcco.core.outers import Outer
 from fcco.core.rules import Batch as Met
+from fcco.core.rules import updated
 from fcco.core.spaces import LOG, PLAIN, Rate, Space
 from fcco.core.weights import TINY, Pool, Weights, less, weigh_candidates, weigh_fresh
 
@@ -290,6 +291,23 @@ def take_step(
     return Step(value, gradients, share, *update, kept, refreshed, mean, extra, outer)
 
 
+def take_step_of_all(objective: Objective, rule: Any, table: Rows, batch: Batch, n: int, ranks: Ranks = ALONE) -> Step:
+    """Work out a step of a rule that updates all n rows by an estimate of each, of which f is evaluated at some."""
+    space, of_each, rows = LOG if objective.log else PLAIN, batch.x[0], batch.rows
+    one = ones(of_each)
+    inner = ranks.sum(of_each) / ranks.sum(one[:1])  # every process has an estimate of all
+    everyone = batch._replace(rows=numbered(n, rows), repeats=False)
+    update = update_rows(rule, table, everyone, inner, one, space)
+    share = one[:1].repeat(len(rows[batch.mine])) if batch.share is None else batch.share
+    (share,), mine = ranks.exchange(share)
+    weight, drawn = share / (share.sum() + TINY), update._replace(rows=rows, new=taken(update.new, rows))
+    drawn = drawn._replace(at=taken(update.at, rows))
+    value, of_f = evaluate(objective.outer, batch, drawn, weight, mine, ranks)
+    _, slopes = differentiate(objective.outer, batch, drawn, space, taken(inner, rows), weight, mine)
+    gradient = torch.zeros_like(inner).index_add(0, rows[mine], slopes)
+    return Step(value, (gradient,), one, *update, inner, None, None, with_graph((), (), of_f), objective.outer)
+
+
 def update_rows(rule: Any, table: Rows, batch: Batch, inner: Array, share: Array, space: Space) -> Update:
     """Update the rows of the anchors of all processes by the estimates of their inner values."""
     rows, written, there = at(batch.rows, batch.every), None if is_positive(share) else share > 0, share
@@ -300,8 +318,8 @@ def update_rows(rule: Any, table: Rows, batch: Batch, inner: Array, share: Array
         mean = taken(space.group_mean(inner, slot, weight, there), slot)
         inner = namespace(rows).where(column(written, inner), mean, inner)
     before, rate = table.read(rows, inner), table.rate(rows)
-    met = Met(inner, None, rate, lambda: table.coverage(cast(there > 0, share).sum()), space)
-    new, where = rule.update(before, met)
+    met = Met(inner, rate, lambda: table.coverage(cast(there > 0, share).sum()), space)
+    new, where = updated(rule, before, met)
     return Update(rows, before, new, where, rate, written)
 
 
@@ -315,7 +333,8 @@ def evaluate(
         return terms @ cast(weight, terms), None
     with torch.enable_grad():
         if batch.sample is None:
-            terms = f.value(new, rows) * weight
+            values = f.value(new.clone(), rows)  # as f may work in place
+            terms = namespace(weight).where(weight > 0, values, 0.0) * weight
             value, part = terms.detach().sum(), terms[mine].sum()
         else:
             part = (f.value(new[mine], rows[mine], batch.sample) * weight[mine]).sum()

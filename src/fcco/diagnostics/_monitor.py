@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from fcco._checks import whole_number
 from fcco._step import Visit
-from fcco.core.rules import SCENT, is_per_row
+from fcco.core.rules import is_per_row
 from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
 from fcco.diagnostics._watch import Watch, engine_of, keeps_table, table_of
 
@@ -154,9 +153,6 @@ class Monitor:
     def gamma(self) -> float:
         """The rate of the rule at the next step; the mean over rows, where it goes by row."""
         rule, table = self._engine.rule, self._table
-        if isinstance(rule, SCENT):
-            seen = table.u[table.visits > 0]
-            return (seen + math.log(_at(rule.alpha, table.step))).sigmoid().mean().item()
         if is_per_row(rule.rate):
             return float(torch.as_tensor(_at(rule.rate, table.visits.double())).mean())
         return float(_at(rule.rate, int(table.step)))

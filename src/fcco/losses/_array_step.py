@@ -76,7 +76,7 @@ def track(coupled: CoupledLoss, inner: Array, rows: Array, f: ArrayOuter | None 
     estimate: Any = inner
     coverage = coupled.n_outer / len(rows)
     rate = _rate(coupled, table, visits, inner)
-    new, at = update(old, Batch(estimate, None, rate, lambda: coverage, _LOG if coupled.log else _PLAIN))
+    new, at = update(old, Batch(estimate, rate, lambda: coverage, _LOG if coupled.log else _PLAIN))
     if f is not None:
         check_size(coupled, f, inner, new, at)
     if not coupled.is_frozen:

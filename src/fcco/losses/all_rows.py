@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fcco.core.rules import Batch as Met
+from fcco.core.rules import updated
 from fcco.core.spaces import Rate, as_dtype
 from fcco.core.step import ALONE, Batch, Step
 from fcco.losses.loss import Made, ObjectiveLoss, _plain_torch, _visit
@@ -63,7 +64,7 @@ class AllRowsLoss(ObjectiveLoss):
         before, rate = view.read(rows, inner), view.rate(rows)
         if present is not None:
             inner = torch.where(present, inner, before)
-        new, at = self.rule.update(before, Met(inner, None, rate, lambda: 1.0, self.table.block.space))
+        new, at = updated(self.rule, before, Met(inner, rate, lambda: 1.0, self.table.block.space))
         return Update(rows, before, new, at, rate, new > -math.inf if present is None else present, inner)
 
     def _take(self, columns: Any, rows: Any, *others: Any, ranks: Any = None, mine: Any = None) -> Made:

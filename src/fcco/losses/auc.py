@@ -100,7 +100,7 @@ class AUCLoss(ScoredLoss):
         check_number(margin, "margin", at_least=0)
         n, ell, pairwise = whole_number("n", n), as_surrogate(surrogate, margin), form == "pairwise"
         rule = rule or (BSGD() if pairwise else SOAP(gamma=0.9))
-        if rule.decays or rule.all_rows or rule.needs_previous:
+        if rule.decays or rule.all_rows:
             raise ValueError(f"rule of AUCLoss must be SOX, SOAP or BSGD; got {rule}")
         counts = Classes.of_counts(n, n_pos)
         classes = counts if isinstance(counts, Classes) else None

@@ -44,7 +44,7 @@ class BaselineCoxLoss(AllRowsLoss):
     events : array-like of shape (K,)
         The number of events at each time.
     rule : Rule, default ``fcco.SOAP(gamma=fcco.schedules.Power(0.5))``
-        How rows are updated: SOX, SOAP, SCENT or BSGD; see :class:`fcco.SOX`. The default has γ = 1 / sqrt(visits).
+        How rows are updated: SOX, SOAP or BSGD; see :class:`fcco.SOX`. The default has γ = 1 / sqrt(visits).
     stratified : bool, default False
         Whether batches hold fixed numbers of events and of other examples, like those of
         :class:`fcco.data.PositiveNegativeSampler`. Otherwise batches are taken as random samples of all examples.
@@ -120,7 +120,7 @@ class BaselineCoxLoss(AllRowsLoss):
         firsts = _check_rows(times, events, strata)
         super().__init__(Cox(), len(times), rule=rule)
         if rule.decays:
-            raise ValueError(f"rule of BaselineCoxLoss must be SOX, SOAP, SCENT or BSGD; got {rule}")
+            raise ValueError(f"rule of BaselineCoxLoss must be SOX, SOAP or BSGD; got {rule}")
         self.n_examples = whole_number("n", n)
         self.n_events = int(events.sum())
         if self.n_events > self.n_examples:

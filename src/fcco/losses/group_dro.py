@@ -93,7 +93,7 @@ class GroupDROLoss(AllRowsLoss):
         rule: Rule = SOAP(gamma=0.1),  # noqa: B008 (frozen)
     ) -> None:
         check_number(temperature, "temperature", above=0)
-        if rule.decays or rule.all_rows or rule.needs_previous:
+        if rule.decays or rule.all_rows:
             raise ValueError(f"rule of GroupDROLoss must be SOX, SOAP or BSGD; got {rule}")
         super().__init__(Groups(), n_groups, rule=rule)
         self.temperature = temperature

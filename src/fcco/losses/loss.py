@@ -35,7 +35,7 @@ from fcco.core.arrays import can_read
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule, is_per_row
 from fcco.core.spaces import as_dtype, wider
-from fcco.core.step import ALONE, Batch, Ranks, Step, as_batch, take_step
+from fcco.core.step import ALONE, Batch, Ranks, Step, as_batch, take_step, take_step_of_all
 from fcco.functional._checks import check_floats
 from fcco.losses.memory import Memory, OutputMemory, as_memory
 from fcco.losses.population import Population
@@ -72,12 +72,13 @@ class ObjectiveLoss(nn.Module):
     Raises
     ------
     ValueError
-        If the rule needs estimates that a loss does not make: of all rows, or at two sets of weights.
+        If the rule needs estimates of all rows.
     """
 
     columns: tuple[str, ...] | None = None
     """The names of the columns in error messages; by default, those of the objective."""
     _has_index = True  # whether the rows of the table are those of examples
+    _takes_all_rows = False
     _backwards_in_eval = 0
     _equal_batches: int | None = 0
 
@@ -89,11 +90,12 @@ class ObjectiveLoss(nn.Module):
             raise TypeError(f"rule must be an instance of a rule such as fcco.SOX(gamma=0.1); got {rule!r}")
         if rule.log is not None and rule.log != objective.log:
             raise ValueError(f"{type(rule).__name__} is defined for log={rule.log} only")
-        if rule.all_rows or rule.needs_previous:
-            needs = "of all rows" if rule.all_rows else "at two sets of weights"
+        if not callable(rule.rate):
+            rule.check_rate(rule.rate)
+        if rule.all_rows and not self._takes_all_rows:
             raise ValueError(
-                f"rule {type(rule).__name__} needs estimates {needs}, but a loss only estimates those of its batch; "
-                "use fcco.CoupledLoss"
+                f"rule {type(rule).__name__} needs estimates of all n rows, but a loss only estimates those of its "
+                "batch; use fcco.CoupledLoss"
             )
         self.objective, self.rule, self.init = objective, rule, rule.start
         self._objectives: dict[Any, Objective] = {}
@@ -306,7 +308,8 @@ class ObjectiveLoss(nn.Module):
         if index is None:
             return columns, torch.arange(len(first), device=first.device), None
         rows = as_index(index, first.device)
-        check_one_each(rows, first, self._names[0])
+        if not self.rule.all_rows:
+            check_one_each(rows, first, self._names[0])
         return columns, rows, check_rows(rows, self.n)
 
     def _take(
@@ -353,7 +356,10 @@ class ObjectiveLoss(nn.Module):
                 memory.check(x)
                 rings = memory.prepared(x, numpy=numpy)
                 recalled = memory.recall(rings, objective, batch, knows_rows=has_rows)
-            step = take_step(objective, self.rule, view, batch, recalled, ranks or ALONE)
+            if self.rule.all_rows:
+                step = take_step_of_all(objective, self.rule, view, batch, self.n, ranks or ALONE)
+            else:
+                step = take_step(objective, self.rule, view, batch, recalled, ranks or ALONE)
             step, last = self.completed(step, self.rule)
         if ranks is None:
             self._check_finite(step, batch, None)
@@ -383,15 +389,15 @@ class ObjectiveLoss(nn.Module):
     def _weighed(self, batch: Batch, weight: Any, sample: Any, dtype: torch.dtype, *, numpy: bool = False) -> Batch:
         """Return a batch with what the caller says of each f."""
         if weight is not None:
-            share = self._share(batch.x, weight, dtype)
+            share = self._share(batch.rows if self.rule.all_rows else batch.x[0], weight, dtype)
             batch = batch._replace(share=share.numpy() if numpy else share)
         return batch if sample is None else batch._replace(sample=sample)
 
-    def _share(self, columns: Sequence[Any], weight: Any, dtype: torch.dtype) -> Tensor:
+    def _share(self, like: Any, weight: Any, dtype: torch.dtype) -> Tensor:
         """Return how much each f counts, checked."""
         if self.objective.has_pool:
             raise TypeError("weight is not defined where examples are compared with each other")
-        return check_weight(weight, torch.empty(len(columns[0])), dtype)
+        return check_weight(weight, torch.empty(len(like)), dtype)
 
     def _take_together(
         self, columns: Sequence[Any], index: Any, weight: Any, sample: Any, ranks: GroupRanks
@@ -406,7 +412,7 @@ class ObjectiveLoss(nn.Module):
             else:
                 columns, rows, _ = self._rows(columns, index)
             if weight is not None:
-                self._share(columns, weight, torch.float64)
+                self._share(rows if self.rule.all_rows else columns[0], weight, torch.float64)
             error, shared = None, [c.detach() for c in columns if c is not None] if self.objective.has_pool else []
         except Exception as caught:
             rows, error, shared = torch.zeros(0), caught, []
@@ -476,7 +482,8 @@ class ObjectiveLoss(nn.Module):
 
     def _check_finite(self, step: Step, batch: Batch, ranks: GroupRanks | None) -> None:
         """Raise if what a step would return or keep is not finite; -inf is legal where it is a logarithm."""
-        kept = [step.new if self.objective.has_pool else step.new[batch.mine], step.refreshed]
+        own = self.objective.has_pool or self.rule.all_rows
+        kept = [step.new if own else step.new[batch.mine], step.refreshed]
         total = step.value
         for gradient in step.gradients:
             total = total + gradient.sum()

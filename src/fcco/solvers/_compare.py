@@ -165,8 +165,8 @@ def compare(
     """Run several methods on a problem, each with the same number of inner samples and its best step size of a grid.
 
     A method takes as many steps as ``evaluations`` inner samples pay for. SCGD and NASA, which sample the inner sets
-    of all rows, therefore take fewer steps, and so do rules that evaluate every sample twice (MSVR). The step size is
-    the one with the lowest F at the end of a run of its own, on a seed that is not among the ``seeds``.
+    of all rows, therefore take fewer steps. The step size is the one with the lowest F at the end of a run of its own,
+    on a seed that is not among the ``seeds``.
 
     Parameters
     ----------
@@ -216,11 +216,11 @@ def compare(
     >>> from fcco.solvers.problems import pseudo_huber
     >>> found = compare(
     ...     pseudo_huber("convex", n=16),
-    ...     {"SOX": "sox", "MSVR": fcco.MSVR(gamma=0.5, kappa=0.1), "in-batch": "bsgd"},
+    ...     {"SOX": "sox", "SOAP": fcco.SOAP(gamma=0.5), "in-batch": "bsgd"},
     ...     evaluations=2000, lr=[0.1, 1.0], beta=0.5, gamma=0.5, seeds=2, outer_batch=4, inner_batch=4,
     ... )
-    >>> [found.trials[name].steps for name in ("SOX", "MSVR", "in-batch")]
-    [125, 62, 125]
+    >>> [found.trials[name].steps for name in ("SOX", "SOAP", "in-batch")]
+    [125, 125, 125]
     """
     _check(problem, methods, lr)
     for name in _CHOSEN_HERE & options.keys():
@@ -253,7 +253,7 @@ class _Bench:
         rule = method if isinstance(method, Rule) else _rule_of(method)
         inner_batch = whole_number("inner_batch", self.options["inner_batch"])
         rows = self.problem.n if rule.all_rows else whole_number("outer_batch", self.options["outer_batch"])
-        cost = (2 if rule.needs_previous else 1) * rows * inner_batch
+        cost = rows * inner_batch
         before = self.problem.n * inner_batch if self._estimates_all(rule) else 0
         if evaluations < before + cost:
             raise ValueError(

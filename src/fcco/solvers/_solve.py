@@ -62,7 +62,7 @@ def solve(
     problem : Problem
         What to solve.
     method : str, Rule or SOXBoost, default "sox"
-        The algorithm: a name from the table in the notes, in upper or lower case; a rule such as ``fcco.MSVR(0.1)`` or
+        The algorithm: a name from the table in the notes, in upper or lower case; a rule such as ``fcco.SOAP(0.1)`` or
         one of your own; or a :class:`solvers.SOXBoost` with its stages.
     outer_batch : int, default 1
         B1, the number of rows in a step. They are drawn without replacement.
@@ -150,9 +150,6 @@ def solve(
     =================== ===============================================================================================
 
     SCGD, SOAP, BSGD, ``projected`` and ``strongly-convex`` have no momentum.
-
-    A rule that needs a second estimate at the previous weights (MSVR) gets it from ``problem.inner``, which is then
-    called twice in each step with the same state of the generator. Both calls count as inner evaluations.
 
     v starts at 0. A row u_i starts at the first estimate of g_i, when row i is first drawn; for MOAP it starts at 0.
     The theorems assume an estimate of every row at the start, as ``estimate_all=True`` makes it. Theorem 4 is proved

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fcco._checks import NotFiniteError, check_finite, check_inner, raise_if_not_finite, shape_of
-from fcco._coupled import CoupledLoss
 from fcco.core.rules import is_per_row
 from fcco.distributed import configure
+from fcco.losses.coupled import CoupledLoss
 from fcco.optim import MovingAverageSGD
 from fcco.solvers._algorithm import Algorithm
 from fcco.solvers._problem import Problem
@@ -76,10 +76,9 @@ class Solver:
         self.problem, self.algorithm, self.generator = problem, algorithm, generator
         self.weights = problem.start.detach().clone().requires_grad_()
         self.average = problem.start.detach().clone()
-        self.previous = problem.start.detach().clone()  # the weights one step before, for rules that need them
         # The table counts visits if the gamma of any stage needs them.
         gammas = sorted((stage.gamma for stage in algorithm.stages), key=is_per_row)
-        loss_fn = CoupledLoss(problem.outer, problem.n, problem.dim, algorithm.rule(gammas[-1]), problem.log)
+        loss_fn = CoupledLoss(problem.outer, problem.n, problem.dim, rule=algorithm.rule(gammas[-1]), log=problem.log)
         self.loss_fn = configure(loss_fn, alone=True)  # a solver runs in a single process
         self.loss_fn.to(problem.start.device)
         self.optimizer = MovingAverageSGD(
@@ -113,8 +112,8 @@ class Solver:
         self.is_consistent = False
         try:
             rates = self._rates()
-            rows, evaluated, inner, previous = self._draw()
-            loss = self.loss_fn(inner, rows, previous=previous)
+            rows, evaluated, inner = self._draw()
+            loss = self.loss_fn(inner, rows)
         except Exception as error:
             # The engine checks its input before it changes anything.
             self.generator.set_state(drawn_before)
@@ -143,31 +142,19 @@ class Solver:
         passed_on = self.algorithm.pass_on == "random" and self.stage_step == self.stage_steps - 1
         return 0.0 if passed_on else lr, beta
 
-    def _draw(self) -> tuple[Tensor, int, Tensor, Tensor | None]:
-        """Return the rows of the outer batch, the number of inner samples evaluated, and the inner estimates.
-
-        The last value is a second estimate, at the previous weights and on the same samples, if the rule needs it.
-        """
+    def _draw(self) -> tuple[Tensor, int, Tensor]:
+        """Return the rows of the outer batch, the number of inner samples evaluated, and the inner estimates."""
         rule, size = self.loss_fn.rule, self.algorithm.inner_batch
         rows = draw_rows(self.problem.n, self.algorithm.outer_batch, self.generator).to(self.weights.device)
         evaluated = self._all_rows if rule.all_rows else rows
-        before = self.generator.get_state()
         inner = self.problem.inner(self.weights, evaluated, self.generator, size)
         if isinstance(inner, Tensor) and not inner.requires_grad:
             raise ValueError("inner must return a differentiable function of w; got a value without a gradient")
-        if not rule.needs_previous:
-            return rows, len(evaluated) * size, inner, None
-        after = self.generator.get_state()
-        with torch.no_grad():
-            previous = self.problem.inner(self.previous, evaluated, self.generator.set_state(before), size)
-        self.generator.set_state(after)
-        return rows, 2 * len(evaluated) * size, inner, previous
+        return rows, len(evaluated) * size, inner
 
     def _move(self, loss: Tensor, lr: float, beta: float) -> None:
         # The average covers the iterates of this stage up to the present one. The first one replaces the old average.
         self.average.lerp_(self.weights.detach(), 1 / (self.stage_step + 1))
-        if self.loss_fn.rule.needs_previous:
-            self.previous.copy_(self.weights.detach())
         self.optimizer.param_groups[0].update(lr=lr, beta=beta)
         self.weights.grad = None
         loss.backward()
@@ -297,7 +284,6 @@ class Solver:
             "counters": {name: getattr(self, name) for name in _COUNTERS},
             "weights": self.weights.detach(),
             "average": self.average,
-            "previous": self.previous,
             "table": self.loss_fn.table.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
@@ -311,7 +297,6 @@ class Solver:
         with torch.no_grad():
             self.weights.copy_(saved["weights"])
             self.average.copy_(saved["average"])
-            self.previous.copy_(saved.get("previous", saved["weights"]))
         self.loss_fn.table.load_state_dict(saved["table"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.generator.set_state(saved["generator"])

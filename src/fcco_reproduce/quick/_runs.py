@@ -75,7 +75,7 @@ class RunsByRate:
         self.parameters = [starts.clone().requires_grad_() for _ in rates]
         self.count = len(rates) * self.seeds
         rule = METHODS[method].rule(gamma)
-        self.loss_fn = CoupledLoss(self._outer, self.count * objective.n, objective.dim, rule, objective.log)
+        self.loss_fn = CoupledLoss(self._outer, self.count * objective.n, objective.dim, rule=rule, log=objective.log)
         groups = [{"params": [w], "lr": lr} for w, lr in zip(self.parameters, rates, strict=True)]
         self.optimizer = MovingAverageSGD(groups, lr=0.0, beta=METHODS[method].beta(beta), weight_decay=PENALTY)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)

@@ -68,7 +68,7 @@ class Replicas:
         self.generator = torch.Generator().manual_seed(seed)
         self.parameter = problem.start.repeat(count, 1).requires_grad_()
         rows = count * problem.n
-        self.loss_fn = CoupledLoss(_outer(problem), rows, problem.dim, self.method.rule(1.0), problem.log)
+        self.loss_fn = CoupledLoss(_outer(problem), rows, problem.dim, rule=self.method.rule(1.0), log=problem.log)
         self.optimizer = MovingAverageSGD(
             [self.parameter], lr=0.0, beta=1.0, projection=None if regulariser is None else self._prox
         )
