@@ -75,12 +75,33 @@ def filled(like: Array, number: float) -> Array:
 
 def at_least(values: Array, number: float) -> Array:
     """Return values, or a number where they are below it; ``clip`` takes NumPy twice as long."""
-    return values.clamp_min(number) if isinstance(values, torch.Tensor) else np.maximum(values, number)
+    if isinstance(values, torch.Tensor):
+        return values.clamp_min(number)
+    return np.maximum(values, values.dtype.type(number))  # a number of Python's takes twice as long
 
 
 def at_most(values: Array, number: float) -> Array:
     """Return values, or a number where they are above it."""
-    return values.clamp_max(number) if isinstance(values, torch.Tensor) else np.minimum(values, number)
+    if isinstance(values, torch.Tensor):
+        return values.clamp_max(number)
+    return np.minimum(values, values.dtype.type(number))
+
+
+def where_true(mask: Array, values: Array) -> Array:
+    """Return values, and 0 where a mask is not True; mostly it is."""
+    if isinstance(values, torch.Tensor):
+        return torch.where(mask, values, 0.0)
+    return values if np.count_nonzero(mask) == mask.size else np.where(mask, values, 0.0)
+
+
+def is_true(labels: Array) -> Array:
+    """Return which labels are 1 or True."""
+    return labels if labels.dtype == (torch.bool if isinstance(labels, torch.Tensor) else bool) else labels == 1
+
+
+def as_numbers(mask: Array) -> Array:
+    """Return a mask as integers 0 and 1."""
+    return mask.long() if isinstance(mask, torch.Tensor) else mask.astype(np.int64)
 
 
 def searched(ordered: Array, values: Array, side: str = "left") -> Array:

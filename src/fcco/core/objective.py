@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from fcco.core.arrays import Array, at_least, counted, is_positive, moved, namespace, ones
+from fcco.core.arrays import Array, as_numbers, at_least, counted, is_positive, moved, namespace, ones, where_true
 from fcco.core.kernels import Backward, Pairs, Same, Side
 from fcco.core.outers import Outer
 from fcco.core.spaces import LOG, PLAIN
@@ -88,7 +88,8 @@ class Objective:
 
     def kind(self, x: Any) -> Array:
         """Return the kind of each example, [B] of int, in 0 ... kinds - 1."""
-        return self.is_anchor(x) * (self.kinds - 1)
+        kind = as_numbers(self.is_anchor(x))
+        return kind if self.kinds == 2 else kind * (self.kinds - 1)
 
     def stratum(self, x: Any, kind: Array) -> Array:
         """Return the stratum of each example, [B] of int."""
@@ -260,7 +261,7 @@ class Objective:
             xp, grad = namespace(bare), slope.T if self.dim > 1 else slope[None]
             if self.log:
                 rows = at.T if self.dim > 1 else at
-                grad = xp.where(bare > -math.inf, grad * xp.exp(bare - rows), 0.0)
+                grad = where_true(bare > -math.inf, grad * xp.exp(bare - rows))
             elif len(bare) > len(grad):
                 grad = grad + 0 * bare
             if weight is not None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fcco.core.arrays import Array, column, counted, namespace, peaks, taken
+from fcco.core.arrays import Array, column, counted, namespace, peaks, taken, where_true
 
 Rate = float | Any  # one rate, or an array of one for each row
 
@@ -139,7 +139,7 @@ class _Log:
 
     def slope(self, of_f: Array, inner: Array, at: Array) -> Array:
         xp = namespace(inner)  # at g = 0 f may have no slope, and inf * 0 is not 0
-        return xp.where(inner > -math.inf, of_f * xp.exp(inner - at), 0.0)
+        return where_true(inner > -math.inf, of_f * xp.exp(inner - at))
 
     def carry(self, inner: Tensor, at: Tensor) -> Tensor:
         held = inner.detach()

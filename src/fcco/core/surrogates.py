@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,17 +32,17 @@ class Surrogate:
     def bounded(self) -> bool:
         return self.name in ("ramp", "sigmoid")
 
-    @property
+    @cached_property
     def log(self) -> bool:
         """Whether sums of it are taken, and held, as logarithms."""
         return self.name == "exp"
 
-    @property
+    @cached_property
     def overflows(self) -> bool:
         """Whether it may be infinite where differences are far from it."""
         return self.name.startswith("exp")
 
-    @property
+    @cached_property
     def sorts(self) -> bool:
         """Whether its sums can be taken by sorting."""
         return self.name in ("ramp", "hinge", "squared_hinge")

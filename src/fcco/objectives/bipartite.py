@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, flipped, namespace, ones, taken, wide
+from fcco.core.arrays import Array, as_numbers, flipped, is_true, namespace, ones, taken, wide
 from fcco.core.kernels import Backward, Pairs, moments, score_sums
 from fcco.core.objective import Objective
 from fcco.core.outers import Margin, Power, Share
@@ -61,7 +61,7 @@ class Bipartite(Objective):
         return counts[:, None] if self.classes is None else taken(counts.reshape(-1, 2).T, x.group, 1)
 
     def kind(self, x: Any) -> Array:
-        kind = (x.label == 1) * 1
+        kind = as_numbers(is_true(x.label))
         return kind if self.classes is None else kind + 2 * x.group
 
     def group(self, x: Any) -> Array | None:
@@ -103,10 +103,10 @@ class AveragePrecision(Bipartite):
         self.have_positives(sizes)
 
     def is_anchor(self, x: Any) -> Array:
-        return x.label == 1
+        return is_true(x.label)
 
     def relation(self, anchors: Any, candidates: Any) -> tuple[Array, ...]:
-        positive = candidates.label == 1
+        positive = is_true(candidates.label)
         return positive, ~positive
 
     def by_relation(self, x: Any, counts: Array) -> Array:
@@ -129,7 +129,7 @@ class PNormPush(Bipartite):
         return x.label != 1
 
     def relation(self, anchors: Scored, candidates: Scored) -> tuple[Array, ...]:
-        return (candidates.label == 1,)
+        return (is_true(candidates.label),)
 
     def by_relation(self, x: Scored, counts: Array) -> Array:
         return counts[1:, None]
@@ -153,7 +153,7 @@ class AUC(Bipartite):
         self.have_positives(sizes)
 
     def is_anchor(self, x: Any) -> Array:
-        return x.label == 1
+        return is_true(x.label)
 
     def relation(self, anchors: Any, candidates: Any) -> tuple[Array, ...]:
         return (candidates.label != 1,)
@@ -178,7 +178,7 @@ class AUCMargin(AUC):
         self.outer = Margin(margin)
 
     def relation(self, anchors: Any, candidates: Any) -> tuple[Array, ...]:
-        positive = candidates.label == 1
+        positive = is_true(candidates.label)
         return positive, ~positive, positive, ~positive
 
     def by_relation(self, x: Any, counts: Array) -> Array:

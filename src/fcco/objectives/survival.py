@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, ascending, at_least, can_read, cast, namespace, searched
+from fcco.core.arrays import Array, ascending, at_least, can_read, cast, is_true, namespace, searched
 from fcco.core.kernels import Backward, Pairs, Same, log_sums_from
 from fcco.core.objective import Objective
 from fcco.core.outers import Logarithm
@@ -37,13 +37,13 @@ class Cox(Objective):
             self.anchor_sizes, self.total = sizes * (namespace(sizes).arange(2)), float(sizes[1])
 
     def is_anchor(self, x: Survival) -> Array:
-        return x.event == 1
+        return is_true(x.event)
 
     def group(self, x: Survival) -> Array | None:
         return x.stratum
 
     def relation(self, anchors: Survival, candidates: Survival) -> tuple[Array, ...]:
-        event = candidates.event == 1
+        event = is_true(candidates.event)
         return (None,) if self.kinds == 1 else (~event, event)
 
     def pairs(self, anchors: Survival, candidates: Survival, weight: Array | None, same: Same | None) -> Pairs:
