@@ -77,7 +77,7 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
             ("return there if self.sizes is None else self.by_relation(x, self.sizes)", "return there"),
         ],
         "core/test_unbiased.py::test_gradients_are_unbiased[precision-balanced(2, 1)-all]": [
-            ("there if self.anchor_sizes is None else self.by_anchors(x, self.anchor_sizes) + 0 * there", "there"),
+            ("there if self.anchor_sizes is None else self.by_anchors(x, self.anchor_sizes)", "there"),
         ],
         "core/test_step.py::test_rows_that_repeat": [
             ("sizes = less(sizes, relation, copies - 1)", "sizes = sizes + 0 * copies"),

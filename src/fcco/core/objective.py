@@ -131,7 +131,7 @@ class Objective:
 
     def anchor_population(self, x: Any, there: Array) -> Array:
         """Return how many anchors of the population are in each relation with examples as candidates."""
-        return there if self.anchor_sizes is None else self.by_anchors(x, self.anchor_sizes) + 0 * there
+        return there if self.anchor_sizes is None else self.by_anchors(x, self.anchor_sizes)
 
     def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
         """Return the bare sums over the candidates in each relation, [S, m], and their ``backward``: a kernel does."""

@@ -272,7 +272,7 @@ def take_step(
     # Every process updates the rows of all of them, so that their tables stay the same.
     (inner, share, count, kept), mine = ranks.exchange(own.inner, own.share, own.count, pooled.inner)
     update = update_rows(rule, table, batch, kept, share, space)
-    outer, weight = objective.outer_of(kept, share), share / (count.sum() + TINY)
+    outer, leaves, weight = objective.outer_of(kept, share), objective.parameters, share / (count.sum() + TINY)
     value, of_f = evaluate(outer, batch, update, weight, mine, ranks)
     met = share
     if batch.apart is not None:  # other processes' anchors do not meet what is here
@@ -287,7 +287,7 @@ def take_step(
         fresh = Fresh(slope, update.at, met)
         to_candidates, refreshed = against_fresh(objective, outer, space, batch, memory, fresh, meets)
     gradients = in_batch(objective, batch, to_anchors, to_candidates, ranks, two_sided=two_sided)
-    extra = with_graph(objective.parameters, to_parameters, of_f)
+    extra = with_graph(leaves, to_parameters, of_f)
     return Step(value, gradients, share, *update, kept, refreshed, mean, extra, outer)
 
 
@@ -396,9 +396,9 @@ class Meets(NamedTuple):
     """What a fresh candidate meets: how many other anchors of the pool and of the population, in each relation."""
 
     there: Array
-    """[S', R]."""
+    """[S', 1] or [S', R]."""
     sizes: Array
-    """[S', R]."""
+    """[S', 1] or [S', R]."""
     total: Array | float
     """What the shares of all anchors are divided by."""
     stands: Array
@@ -414,7 +414,7 @@ def expected(
     is_known = counts if batch.every is None else placed(counts, batch.every, len(one))
     parts = (x, batch.pool.kind, is_known), (memory.x, memory.pool.kind, cast(memory.share > 0, one))
     pools = [(c, Pool(kind, weight, counted(kind, objective.kinds, weight))) for c, kind, weight in parts]
-    there = objective.anchors_there(x, *pools) + 0 * one
+    there = objective.anchors_there(x, *pools)
     sizes, known = objective.anchor_population(x, there), objective.anchor_sizes is not None
     if objective.self_relation is not None:  # an anchor does not meet itself
         own = batch.same.copies(counts, len(one), of_candidates=True) if batch.repeats else is_known

@@ -94,7 +94,7 @@ def weigh_fresh(sizes: Array, fresh: Array, held: Array, relation: int | None, t
     if relation is not None and term is not None:
         part = sizes[relation] / at_least(held[relation], 1)
         own = 1.0 if term == "exact" else part if term == "sampled" else 2 - 1 / at_least(part, 1)
-    return Weights(each, own, (fresh > 0) | (rest <= 0) | fill)
+    return Weights(each, own, each == each if fill else (fresh > 0) | (rest <= 0))
 
 
 def weigh_candidates(sizes: Array, there: Array, anchors: float | Array, stands: Array) -> Array:
