@@ -132,7 +132,7 @@ def counted(numbers: Array, size: int, weight: Array) -> Array:
     if isinstance(numbers, torch.Tensor):
         return weight.new_zeros((*weight.shape[:-1], size)).index_add(-1, numbers, weight)
     if weight.ndim > 1:
-        return np.array([np.bincount(numbers, row, size) for row in weight], weight.dtype)
+        return stacked([counted(numbers, size, row) for row in weight])
     return np.bincount(numbers, weight, size).astype(weight.dtype, copy=False)
 
 

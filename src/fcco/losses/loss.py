@@ -31,7 +31,7 @@ from fcco._eager import eager
 from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._step import Visit
 from fcco._table import InnerTable
-from fcco.core.arrays import can_read
+from fcco.core.arrays import at_least, can_read
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule, is_per_row
 from fcco.core.spaces import as_dtype, wider
@@ -325,7 +325,7 @@ class ObjectiveLoss(nn.Module):
     ) -> Made:
         """Take a step."""
         table, memory = self.table.block, self.memory
-        dtype = self._dtype(columns)
+        dtype = wider(columns[0].dtype, table.dtype)
         count = self.objective.outputs
         given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
         numpy = ranks is None and self._takes_arrays(given)
@@ -382,9 +382,10 @@ class ObjectiveLoss(nn.Module):
 
     def _view(self, ranks: Ranks, *, numpy: bool = False) -> TableRows:
         """Return the rows of the table, as a step reads and writes them."""
-        if isinstance(self.table, ShardedTable):
-            return ShardedRows(self.table, self.rule, self.init, self.n_outer, ranks)
-        return TableRows(self.table, self.rule, self.init, self.n_outer, numpy=numpy)
+        table = self.table  # which a module takes long to look up
+        if isinstance(table, ShardedTable):
+            return ShardedRows(table, self.rule, self.init, self.n_outer, ranks)
+        return TableRows(table, self.rule, self.init, self.n_outer, numpy=numpy)
 
     def _weighed(self, batch: Batch, weight: Any, sample: Any, dtype: torch.dtype, *, numpy: bool = False) -> Batch:
         """Return a batch with what the caller says of each f."""
@@ -489,7 +490,7 @@ class ObjectiveLoss(nn.Module):
             total = total + gradient.sum()
         for rows in kept:
             if rows is not None:
-                total = total + (rows.clip(0, None) if self.objective.log else rows).sum()
+                total = total + (at_least(rows, 0) if self.objective.log else rows).sum()
         if isinstance(total, Tensor) and not reads_are_free(total):
             torch._assert_async(total.isfinite(), "the loss, its gradient and what it keeps must be finite")
         elif not math.isfinite(total):
