@@ -491,4 +491,5 @@ def weigh_refresh(objective: Objective, anchors: Any, batch: Batch, memory: Reme
         there = namespace(there).maximum(there, fresh)
     if objective.dim > 1:
         return w, (w.known * fresh / at_least(there, 1)).T
-    return w, w.known.all(0) * (fresh.sum(0) / at_least(there.sum(0), 1))
+    rate = fresh.sum(0) / at_least(there.sum(0), 1)
+    return w, rate if objective.fills else w.known.all(0) * rate
