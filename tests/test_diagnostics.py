@@ -122,7 +122,7 @@ class TestMonitor:
         assert same(state(watched), state(free))
         outer = {0, 3, 5} if loss is fcco.losses.AveragePrecisionLoss else {1, 2, 6}
         assert set(monitor._visits.nonzero().flatten().tolist()) == outer
-        assert monitor.report()["never_seen"] == pytest.approx(1 - len(outer) / watched.coupled.n_outer)
+        assert monitor.report()["never_seen"] == pytest.approx(1 - len(outer) / watched.n_outer)
 
     @pytest.mark.parametrize("engine", [fcco.CoupledLoss, OfGiven])
     def test_sees_the_same_when_compiled(self, engine):
@@ -218,7 +218,7 @@ class TestMonitor:
         loss_fn(scores, target, torch.arange(4))
         assert steps == [[1, 1], [1 + order[0], 2 - order[0]]]
         assert [int(monitor._steps) for monitor in monitors] == steps[-1]
-        assert loss_fn.coupled.observers == []
+        assert loss_fn.observers == []
 
     def test_leaves_nothing_behind(self):
         loss_fn = fcco.losses.PNormPushLoss(4)

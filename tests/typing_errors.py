@@ -17,24 +17,17 @@ from fcco.estimators import (
 )
 from fcco.losses import (
     AUCLoss,
-    AveragePrecisionLoss,
     ContrastiveLoss,
     CoxLoss,
     MAMLLoss,
     NCALoss,
-    PNormPushLoss,
     SoftmaxLoss,
 )
 
 if TYPE_CHECKING:
     x = torch.ones(3, 2)
     NCALoss(10, gama=0.1)  # type: ignore[call-arg]
-    AveragePrecisionLoss.from_targets(x, gama=0.1)  # type: ignore[call-arg]
-    AveragePrecisionLoss.from_targets(x, memory="all")  # type: ignore[arg-type]
     MAMLLoss.for_model(torch.nn.Linear(1, 1), 10, 0.1, gama=1)  # type: ignore[call-arg]
-    AveragePrecisionLoss(10, 2)(x)  # type: ignore[call-arg]
-    AveragePrecisionLoss(10, 2)(x, x)  # type: ignore[call-arg]
-    PNormPushLoss(10)(x, x)  # type: ignore[call-arg]
     SoftmaxLoss(10)(x, x)  # type: ignore[call-arg]
     ContrastiveLoss(10, mode="crossmodal")  # type: ignore[arg-type]
     AUCLoss(10, 2, form="minmax")  # type: ignore[arg-type]

@@ -61,6 +61,11 @@ def table_of(loss):
     if isinstance(loss.rule, fcco.BSGD):
         return loss.table.u[:0]
     held = loss.table.read(None, cold=torch.nan)
+    if isinstance(loss, losses.AveragePrecisionLoss):  # the parts of positives and of all, instead of two sums
+        n, is_log = loss.objective.sizes.reshape(-1, 2).sum(1), loss.objective.log
+        parts = (held.exp() if is_log else held) @ torch.ones(2, 2).triu().to(held)
+        parts = parts / n.repeat(len(held) // len(n))[:, None].to(held)
+        return parts.log() if is_log else parts
     return held[:, [1, 0, 2]] if isinstance(loss, losses.CVaRPartialAUCLoss) else held
 
 

@@ -52,8 +52,8 @@ def test_validation_rows_are_never_written():
 def test_parameters_of_the_loss_are_those_of_the_net():
     net = make(criterion__rule=fcco.SOX(0.3))
     assert net.get_params()["criterion__rule"] == fcco.SOX(0.3)
-    assert net.fit(X, Y).criterion_.coupled.rule == fcco.SOX(0.3)
-    assert net.set_params(criterion__rule=fcco.BSGD()).fit(X, Y).criterion_.coupled.rule == fcco.BSGD()
+    assert net.fit(X, Y).criterion_.rule == fcco.SOX(0.3)
+    assert net.set_params(criterion__rule=fcco.BSGD()).fit(X, Y).criterion_.rule == fcco.BSGD()
 
 
 def test_refusals():

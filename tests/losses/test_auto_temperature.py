@@ -10,7 +10,8 @@ import torch._dynamo.testing
 
 import fcco
 from fcco import functional
-from fcco.losses import AveragePrecisionLoss, NDCGLoss, _bipartite
+from fcco.core.arrays import moved
+from fcco.losses import AveragePrecisionLoss, NDCGLoss
 
 N, B, STEPS = 60, 12, 12
 TARGET = (torch.arange(N) % 5 == 0).long()
@@ -85,31 +86,36 @@ OPTIONS = {
     "exp": {"surrogate": "exp", "memory": 0},
     "own function": {"surrogate": torch.sigmoid, "memory": 0},
     "several classes": {},
+    "several classes, memory": {"memory": 8},
 }
 
 
-@pytest.mark.parametrize("by_hand", [True, False], ids=["NumPy", "engine"])
+def at(loss_fn, tau):
+    """Give a loss a temperature for each class."""
+
+    def at_step(objective, batch, *, is_step):
+        objective = copy.copy(objective)
+        objective.tau = float(tau[0]) if loss_fn.classes is None else moved(np.array(tau), batch.x[0])
+        return objective, None
+
+    loss_fn.at_step = at_step
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_it_is_the_loss_at_the_expected_temperature(name, by_hand, monkeypatch):
+def test_it_is_the_loss_at_the_expected_temperature(name, library, monkeypatch):
     """Of the whole run so far, and without a gradient through it."""
-    if not by_hand:
-        monkeypatch.setattr(_bipartite, "can_fuse", lambda *_: False)
-    target = MISSING if name == "several classes" else TARGET
+    if library == "torch":
+        monkeypatch.setattr(AveragePrecisionLoss, "_takes_arrays", lambda *_: False)
+    target = MISSING if "classes" in name else TARGET
     auto = AveragePrecisionLoss.from_targets(target, temperature="auto", **OPTIONS[name])
     twin = AveragePrecisionLoss.from_targets(target, **OPTIONS[name])
-    if target is MISSING:  # a twin has one temperature, so that of each class serves at the others too
-        monkeypatch.setattr(twin, "_temperature_now", lambda: pytest.fail("not per class"))
     history, moved = [], 0.0
     for rows, scores in steps(target):
         history.append((scores.numpy(), target[rows].numpy()))
         tau = expected(history, target)
-        if target is MISSING:
-            leaf = scores.clone().requires_grad_()
-            wanted = twin._loss_at(tau, leaf, target[rows], rows)
-            wanted = wanted.detach(), torch.autograd.grad(wanted, leaf)[0]
-        else:
-            twin.temperature = float(tau[0])
-            wanted = step(twin, rows, scores)
+        at(twin, tau)
+        wanted = step(twin, rows, scores, target)
         made = step(auto, rows, scores, target)
         moved += made[1].abs().sum()
         torch.testing.assert_close(made, wanted, rtol=1e-9, atol=1e-11)
@@ -137,7 +143,9 @@ def test_eval_before_training_uses_the_deviation_of_the_batch():
             for k, column in enumerate(scores.reshape(B, -1).T):
                 known = target[rows].reshape(B, -1)[:, k] >= 0
                 tau.append(0.0625 * float(column[known].std(correction=0)))
-            wanted = loss_fn._loss_at(tau, scores, target[rows], None)
+            twin = AveragePrecisionLoss.from_targets(target).eval()
+            at(twin, tau)
+            wanted = twin(scores, target[rows], None)
             if target is TARGET:
                 exact = functional.average_precision_loss(scores, target[rows], temperature=tau[0])
                 torch.testing.assert_close(wanted, exact, rtol=1e-9, atol=1e-12)
@@ -158,7 +166,7 @@ def test_only_a_step_changes_it():
     wanted = functional.average_precision_loss(others, TARGET[rows], temperature=tau)
     torch.testing.assert_close(loss_fn.eval()(others, TARGET[rows], rows), wanted, rtol=1e-9, atol=1e-12)
     loss_fn.train()
-    with loss_fn.coupled.frozen():
+    with loss_fn.frozen():
         step(loss_fn, rows, others)
     bad = others.clone()
     bad[3] = torch.nan
@@ -201,7 +209,7 @@ def test_a_state_that_is_refused_changes_nothing():
     for rows, scores in steps():
         step(saved, rows, scores)
     broken, before = saved.state_dict(), state(loss_fn)
-    broken["coupled.table.u"] = broken["coupled.table.u"] * torch.nan
+    broken["table.u"] = broken["table.u"] * torch.nan
     with pytest.raises(RuntimeError, match="u must be finite"):
         loss_fn.load_state_dict(broken)
     assert unchanged(loss_fn, before)

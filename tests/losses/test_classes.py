@@ -163,7 +163,6 @@ TARGET = torch.tensor([[1, 0], [0, 0], [1, 0]])
     [
         (lambda: losses.AUCLoss(3, [1, 4]), r"n_pos must be in \[0, 3\] for each class; got 4 at position 1"),
         (lambda: losses.AveragePrecisionLoss(3, [1.5]), "n_pos must be an integer or one for each class"),
-        (lambda: losses.AveragePrecisionLoss(3, [1, 2], memory=4), "memory must be 0 or None with several classes"),
         (lambda: losses.PartialAUCLoss(3, n_classes=2, memory=4), "memory must be 0 or None with n_classes"),
         (
             lambda: losses.AveragePrecisionLoss.from_targets(TARGET)(torch.zeros(3, 3), TARGET, torch.arange(3)),

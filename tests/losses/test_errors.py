@@ -165,7 +165,7 @@ class TestTargets:
 
 
 OVERFLOWS = {
-    losses.AveragePrecisionLoss: r"scores must give finite inner values; got (inf|nan) at position \d",
+    losses.AveragePrecisionLoss: r"scores must be such that the gradient is finite; got .* at position \d",
     losses.PartialAUCLoss: r"scores must be such that the gradient is finite; got .* at position \d",
     losses.NDCGLoss: r"scores must be such that the gradient is finite; got .*e\+30 at position \d",
     losses.NCALoss: r"the squared length of each vector in embeddings must .*; got inf at position \d",
@@ -252,7 +252,6 @@ class TestConstructors:
             (lambda: losses.GroupDROLoss(3, temperature=0.0), "temperature must be finite and above 0"),
             (lambda: losses.GroupDROLoss(3, rule=fcco.MOAP(0.1)), "rule of GroupDROLoss must be SOX, SOAP or BSGD"),
             (lambda: losses.PNormPushLoss(5, surrogate="hinge", rule=fcco.MSVR(0.1)), "MSVR needs estimates at two"),
-            (lambda: losses.PNormPushLoss.from_targets([1, 0], rule=fcco.MSVR(0.1)), "MSVR needs estimates at two"),
             (lambda: losses.PNormPushLoss.from_targets([[1, 0]]), "target must have the shape"),
             (
                 lambda: losses.AveragePrecisionLoss.from_targets(np.array([1, 3])),

@@ -94,7 +94,7 @@ class FromFunction(Surrogate):
 
     @property
     def self_value(self) -> float:
-        return float(self.function(torch.zeros(1)))
+        return float(self.function(torch.zeros(1, dtype=torch.float64)))
 
     def __call__(self, t: Array) -> tuple[Array, Array]:
         with torch.enable_grad():

@@ -19,7 +19,6 @@ Notes
   fit is left out, with one warning that names the loss.
 """
 
-from fcco.losses._bipartite import AveragePrecisionLoss, PNormPushLoss
 from fcco.losses._contrastive_variants import RobustContrastiveLoss
 from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses._meta import MAMLLoss
@@ -27,6 +26,7 @@ from fcco.losses._robust import InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss
 from fcco.losses.auc import AUCLoss
 from fcco.losses.baseline_cox import BaselineCoxLoss
+from fcco.losses.bipartite import AveragePrecisionLoss, PNormPushLoss
 from fcco.losses.group_dro import GroupDROLoss
 from fcco.losses.lists import ListMLELoss, ListNetLoss, NDCGLoss
 from fcco.losses.neighbours import NCALoss, SupervisedContrastiveLoss

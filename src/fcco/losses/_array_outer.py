@@ -34,46 +34,6 @@ def is_finite(f: ArrayOuter, inner: Array, new: Array, at: Array) -> bool:
     return math.isfinite(np.add.reduce(f.value(new))) and math.isfinite(slopes)
 
 
-class MinusRatio:
-    """f = -u_1 / u_2."""
-
-    def value(self, u: Array) -> Array:
-        return -u[:, 0] / u[:, 1]
-
-    def slope(self, inner: Array, at: Array) -> Array:
-        slope = np.empty(at.shape, at.dtype)
-        np.divide(-1.0, at[:, 1], out=slope[:, 0])
-        np.multiply(slope[:, 0], self.value(at), out=slope[:, 1])
-        return slope
-
-
-@dataclass(frozen=True)
-class Power:
-    """f = u^p."""
-
-    p: float
-
-    def value(self, u: Array) -> Array:
-        return u**self.p
-
-    def slope(self, inner: Array, at: Array) -> Array:
-        return self.p * at ** (self.p - 1)
-
-
-@dataclass(frozen=True)
-class LogPower:
-    """f = u^p, given log u."""
-
-    p: float
-
-    def value(self, u: Array) -> Array:
-        return np.exp(self.p * u)
-
-    def slope(self, inner: Array, at: Array) -> Array:
-        # p u^p g / u takes a single exponential, which overflows only if the product does.
-        return self.p * np.exp((self.p - 1) * at + inner)
-
-
 @dataclass(frozen=True)
 class Logarithm:
     """f = factor · log u, given log u."""

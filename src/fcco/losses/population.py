@@ -6,7 +6,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -57,33 +57,26 @@ class Kinds(NamedTuple):
 
     sizes: NDArray[Any] | None
     """None: this is not known, and only a row of two kinds is refused."""
-    most: Callable[[int], str]
-    """From a kind to the words for its size."""
-    noun: Callable[[int], str]
-    """From a kind to the words for being of it."""
-    label: str = "label"
+    nouns: Sequence[str] | None = None
+    """What an example of each of two kinds is called; None: the kinds are classes."""
+    known: Sequence[str] = ()
+    """Where the sizes of two kinds are from."""
 
     @classmethod
     def of_classes(cls, sizes: Any) -> Self:
         """Return the kinds of classes, of which the sizes are known."""
-        sizes = np.asarray(sizes)
-
-        def most(k: int) -> str:
-            return f"class_sizes[{k}] = {sizes[k]} distinct examples of class {k}"
-
-        return cls(sizes, most, lambda k: f"in class {k}", "class")
+        return cls(np.asarray(sizes))
 
     @classmethod
     def of_two(cls, n: int, members: int | None, name: str, nouns: Sequence[str]) -> Self:
         """Return two kinds, the others and the members, whose number the argument ``name`` gives."""
-        known = f"n = {n}, {name} = {members}", f"{name} = {members}"
-
-        def most(k: int) -> str:
-            size = members if k else n - (members or 0)
-            return f"{size} distinct {nouns[k]}{'s' * (size != 1)} ({known[k]})"
-
         sizes = None if members is None else np.array([n - members, members])
-        return cls(sizes, most, lambda k: f"as {'an' if nouns[k][0] in 'aeiou' else 'a'} {nouns[k]}")
+        return cls(sizes, nouns, (f"n = {n}, {name} = {members}", f"{name} = {members}"))
+
+    def _of(self, k: int) -> str:
+        if self.nouns is None:
+            return f"in class {k}"
+        return f"as {'an' if self.nouns[k][0] in 'aeiou' else 'a'} {self.nouns[k]}"
 
     def check(self, rows: NDArray[Any], kind: NDArray[Any], *, repeats: bool) -> None:
         """Raise if an example is of two kinds, or if a kind has more members than in the training data."""
@@ -91,10 +84,11 @@ class Kinds(NamedTuple):
             rows, kind = np.unique(np.stack([rows, kind]), axis=1)
             twice = np.flatnonzero(rows[1:] == rows[:-1])
             if len(twice):
-                one, other = sorted((kind[twice[0]], kind[twice[0] + 1]), reverse=self.label == "label")
+                what = "class" if self.nouns is None else "label"
+                one, other = sorted((kind[twice[0]], kind[twice[0] + 1]), reverse=self.nouns is not None)
                 raise ValueError(
-                    f"each row must have one {self.label}; the batch has row {int(rows[twice[0]])} both "
-                    f"{self.noun(one)} and {self.noun(other)}"
+                    f"each row must have one {what}; the batch has row {int(rows[twice[0]])} both {self._of(one)} and "
+                    f"{self._of(other)}"
                 )
         if self.sizes is None:
             return
@@ -102,7 +96,10 @@ class Kinds(NamedTuple):
         excess = there > self.sizes
         if np.count_nonzero(excess):
             k = int(excess.argmax())
-            raise ValueError(f"the batch must have at most {self.most(k)}; got {there[k]}")
+            most = f"class_sizes[{k}] = {self.sizes[k]} distinct examples of class {k}"
+            if self.nouns is not None:
+                most = f"{self.sizes[k]} distinct {self.nouns[k]}{'' if self.sizes[k] == 1 else 's'} ({self.known[k]})"
+            raise ValueError(f"the batch must have at most {most}; got {there[k]}")
 
 
 class Population(NamedTuple):

@@ -18,6 +18,8 @@ class ScoredLoss(ObjectiveLoss):
 
     columns = ("scores", "target")
     classes: Classes | None = None
+    takes_missing = True
+    """Whether labels may be missing that were not counted in training targets."""
     surrogate: Surrogate
 
     def forward(self, scores: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:  # type: ignore[override]
@@ -59,6 +61,7 @@ class ScoredLoss(ObjectiveLoss):
         scores, target = columns
         room = 1 if self.surrogate.bounded else 4  # the slope of a squared hinge is twice the difference of two scores
         if self.classes is not None:
-            return self.classes.given(scores, target, index, training=self.training, room=room)
+            options: dict[str, Any] = {"training": self.training, "takes_missing": self.takes_missing, "room": room}
+            return self.classes.given(scores, target, index, **options)
         check_floats(scores, "scores", "[B]", room=room)
         return (scores, as_mask(target, "target", scores, "scores", signs=False)), index

@@ -224,4 +224,4 @@ def _deviation(moments: Array, sizes: Array) -> Array:
     one, two = ((weight[:, k], moments[1, :, k], moments[2, :, k]) for k in (0, 1))
     _, mean, variance = _joined(one, two)
     deviation = variance**0.5
-    return namespace(mean).where(deviation > _LEAST_DEVIATION * abs(mean).clip(1, None), deviation, 1.0)
+    return namespace(mean).where(deviation <= _LEAST_DEVIATION * abs(mean).clip(1, None), 1.0, deviation)
