@@ -149,8 +149,8 @@ class Objective:
         """
         objective = copy.copy(self)
         for name, value in vars(self).items():
-            is_learnt = isinstance(value, torch.nn.Parameter) or getattr(value, "requires_grad", False)
-            if isinstance(value, torch.Tensor | np.ndarray) and not is_learnt:
+            is_array = isinstance(value, torch.Tensor | np.ndarray)
+            if is_array and not (isinstance(value, torch.nn.Parameter) or getattr(value, "requires_grad", False)):
                 setattr(objective, name, moved(value, x))
         return objective
 

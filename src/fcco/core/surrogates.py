@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,25 +26,20 @@ class Surrogate:
 
     name: str
     margin: float = 0.0
+    log: bool = field(init=False, compare=False, repr=False)
+    """Whether sums of it are taken, and held, as logarithms."""
+    overflows: bool = field(init=False, compare=False, repr=False)
+    """Whether it may be infinite where differences are far from it."""
+    sorts: bool = field(init=False, compare=False, repr=False)
+    """Whether its sums can be taken by sorting."""
+
+    def __post_init__(self) -> None:  # fields, as a property takes longer and no compiler reads a cached one
+        sorts = self.name in ("ramp", "hinge", "squared_hinge")
+        vars(self).update(log=self.name == "exp", overflows=self.name.startswith("exp"), sorts=sorts)
 
     @property
     def bounded(self) -> bool:
         return self.name in ("ramp", "sigmoid")
-
-    @cached_property
-    def log(self) -> bool:
-        """Whether sums of it are taken, and held, as logarithms."""
-        return self.name == "exp"
-
-    @cached_property
-    def overflows(self) -> bool:
-        """Whether it may be infinite where differences are far from it."""
-        return self.name.startswith("exp")
-
-    @cached_property
-    def sorts(self) -> bool:
-        """Whether its sums can be taken by sorting."""
-        return self.name in ("ramp", "hinge", "squared_hinge")
 
     @property
     def arrays(self) -> bool:
@@ -89,8 +83,10 @@ class FromFunction(Surrogate):
     """The caller's own function, which autograd differentiates."""
 
     function: Callable[[Any], Any] = torch.exp
-    arrays = bounded = log = sorts = False  # whatever its name
-    overflows = True
+    arrays = bounded = False
+
+    def __post_init__(self) -> None:
+        vars(self).update(log=False, overflows=True, sorts=False)  # whatever its name
 
     @property
     def self_value(self) -> float:
