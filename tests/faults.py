@@ -357,6 +357,10 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
             ("return rest - (rest + others) / self.sizes.sum()", "return rest - rest / self.sizes.sum()"),
             ("(gradient.sum(0) - of_class) / strangers.clip(1, None)", "(gradient.sum(0) - of_class) / len(one)"),
         ],
+        "core/test_unbiased.py::test_without_the_net_force_an_example_keeps_its_own": [
+            ("return rest - rest / self.sizes\n", "return rest\n"),
+            ("max(len(gradient) - 1, 1)", "len(gradient)"),
+        ],
         "core/test_step.py::test_an_example_without_a_mate_has_no_logarithm": [
             ("self.total = float(self.anchor_sizes.sum())", "self.total = float(sizes.sum())"),
             ("if self.needs_mate:", "if False:"),

@@ -89,6 +89,17 @@ FIXED = [  # batches in which the net force is 0 on average over what is remembe
 ]
 
 
+def test_without_the_net_force_an_example_keeps_its_own():
+    """In random batches, on average, if its gradient is the same in all of them."""
+    gradients, objective, batches = np.random.RandomState(0).randn(7, 2), NCA(np.array([7.0])), random(range(7), 3)
+    gradients -= gradients.mean(0)
+    made = [objective.without_net_force(gradients[list(batch)], None) for batch in batches]
+    assert_close(np.sum(made, 1) + 1, np.ones((len(batches), 2)))
+    for k in range(7):
+        mean = np.mean([one[batch.index(k)] for one, batch in zip(made, batches, strict=True) if k in batch], 0)
+        assert_close(mean, gradients[k])
+
+
 @pytest.mark.parametrize("case", FIXED, ids=label_of)
 def test_the_net_force_is_nothing_on_average(case):
     compare_with_exact(case, conserves=True)

@@ -10,10 +10,8 @@ from torch import nn
 
 import fcco
 from fcco.functional import contrastive_loss, supervised_contrastive_loss
-from fcco.functional._contrastive_variants import on_sphere
 from fcco.losses.loss import ObjectiveLoss
 from fcco.objectives.contrastive import Contrastive
-from fcco.objectives.neighbours import NCA
 
 N, BATCH = 1400, 64
 
@@ -60,13 +58,14 @@ def contrastive(repels=True):
     return lambda first, second, rows: loss_fn(first, second, index=rows)
 
 
-def supervised(memory=4 * BATCH, conserves=True):
+def supervised(n=None, conserves=True, memory=4 * BATCH):
     """Every pair of views is a class, so that remembered outputs only repel."""
-    objective = NCA(torch.full((N,), 2.0), likelihood=True)
-    objective.conserves = conserves
-    loss_fn = ObjectiveLoss(objective, 2 * N, rule=fcco.BSGD(), memory=memory)
+    options = {"rule": fcco.BSGD(), "memory": memory}
+    cls = fcco.losses.SupervisedContrastiveLoss
+    loss_fn = cls(n, **options) if n else cls.from_targets(torch.arange(N).repeat(2), **options)
+    loss_fn.objective.conserves = conserves
     return lambda first, second, rows: loss_fn(
-        on_sphere(torch.cat([first, second]), 0.1), rows.repeat(2), index=torch.cat([rows, rows + N])
+        torch.cat([first, second]), rows.repeat(2), index=torch.cat([rows, rows + N])
     )
 
 
@@ -84,7 +83,8 @@ def test_a_memory_that_repels_only_estimates(lr):
 def test_pairs_do_not_flee_without_the_net_force(lr):
     alone, collapsed = train(supervised(memory=0), lr, exact=supervised_loss), math.log(2 * N)
     assert train(supervised(conserves=False), lr, exact=supervised_loss) > collapsed - 0.01
-    assert train(supervised(), lr, exact=supervised_loss) < alone + 0.15 < collapsed - 2
+    for n in (None, 2 * N):
+        assert train(supervised(n), lr, exact=supervised_loss) < alone + 0.3 < collapsed - 1.5
 
 
 @pytest.mark.parametrize("memory", [None, 256, fcco.Memory(256)], ids=str)
