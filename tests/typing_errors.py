@@ -19,16 +19,12 @@ from fcco.losses import (
     AUCLoss,
     ContrastiveLoss,
     CoxLoss,
-    MAMLLoss,
     NCALoss,
-    SoftmaxLoss,
 )
 
 if TYPE_CHECKING:
     x = torch.ones(3, 2)
     NCALoss(10, gama=0.1)  # type: ignore[call-arg]
-    MAMLLoss.for_model(torch.nn.Linear(1, 1), 10, 0.1, gama=1)  # type: ignore[call-arg]
-    SoftmaxLoss(10)(x, x)  # type: ignore[call-arg]
     ContrastiveLoss(10, mode="crossmodal")  # type: ignore[arg-type]
     AUCLoss(10, 2, form="minmax")  # type: ignore[arg-type]
     fcco.SOX(gama=0.1)  # type: ignore[call-arg]

@@ -183,7 +183,7 @@ class TestErrors:
     def test_data_that_is_not_finite(self):
         (x, y), _ = tasks()
         x[2, 0, 0] = torch.nan
-        self.check("support must give finite inner values; got nan at position 2", support=(x, y))
+        self.check("support must be such that the gradient is finite; got nan at position 2", support=(x, y))
 
     def test_step_size(self):
         with pytest.raises(ValueError, match="lr must be finite and above 0"):

@@ -9,9 +9,8 @@ import fcco
 from fcco import functional
 from fcco.core.outers import FromFunction, Power
 from fcco.core.step import Ranks, as_batch, take_step
-from fcco.losses import InvariantLogisticLoss, LatentVariableLoss, MAMLLoss, SoftmaxLoss
 from fcco.objectives.given import Given, GivenInner, OwnCandidates
-from fcco.objectives.likelihood import InBatchSoftmax, Latent, LatentVariable, Logits, Paired, Softmax
+from fcco.objectives.likelihood import Latent, LatentVariable, Logits, Softmax
 from fcco.objectives.meta import MAML, adapt
 from fcco.objectives.robust import InvariantLogistic, Observed
 
@@ -39,48 +38,10 @@ def leaf(*shape):
     return torch.randn(*shape).double().requires_grad_()
 
 
-def log_q_of(kind, m):
-    return {"none": None, "all": torch.rand(4).double().log(), "each": torch.rand(m, 4).double().log()}[kind]
-
-
-QS = pytest.mark.parametrize("q", ["none", "all", "each"])
-
-
-@RULES
-@QS
-def test_latent_variables_give_the_steps_of_the_loss(rule, q):
-    objective, loss_fn = LatentVariable(), LatentVariableLoss(N, rule).double()
-    for rows, m, table in steps(rule, objective):
-        likelihood, weight, log_q = leaf(m, 4), leaf(m, 4), log_q_of(q, m)
-        none = torch.zeros(m, 4, dtype=torch.bool)
-        none[0], none[1, :2], none[2] = True, True, torch.tensor([True, False, True, True])
-        one = likelihood.masked_fill(none, -torch.inf)
-        loss = step_of(objective, Latent(one, weight, log_q), rows, table, rule)
-        assert_equal(loss, loss_fn(one, weight, rows, log_q), (likelihood, weight), 1e-11)
-
-
 def test_latent_variables_of_all_data_are_exact():
     likelihood, weight = leaf(N, 4), leaf(N, 4)
     loss = step_of(LatentVariable(), Latent(likelihood, weight), torch.arange(N))
     assert_equal(loss, functional.latent_variable_loss(likelihood, weight), (likelihood, weight))
-
-
-@RULES
-@QS
-@pytest.mark.parametrize("hits", [False, True])
-@pytest.mark.parametrize("term", ["exact", "sampled"])
-@pytest.mark.parametrize("classes", [None, 30])
-def test_softmax_gives_the_steps_of_the_loss(rule, q, hits, term, classes):
-    objective, loss_fn = Softmax(classes, term), SoftmaxLoss(N, classes, rule, term).double()
-    for rows, m, table in steps(rule, objective):
-        target_logit, logits, log_q = leaf(m), leaf(m, 4), log_q_of(q, m)
-        target = torch.arange(m) % 3 if hits else None
-        candidates = torch.randint(3, (m, 4)) if hits else None
-        if hits:
-            candidates[0] = target[0]  # nothing else was drawn
-        loss = step_of(objective, Logits(target_logit, logits, log_q, target, candidates), rows, table, rule)
-        wanted = loss_fn(target_logit, logits, rows, log_q, target=target, candidates=candidates)
-        assert_equal(loss, wanted, (target_logit, logits), 1e-11)
 
 
 def test_softmax_of_all_classes_is_exact():
@@ -91,36 +52,10 @@ def test_softmax_of_all_classes_is_exact():
     assert_equal(loss, functional.softmax_loss(of_target, logits), (logits,))
 
 
-@RULES
-@pytest.mark.parametrize("q", [False, True])
-@pytest.mark.parametrize("term", ["exact", "sampled"])
-@pytest.mark.parametrize("classes", [None, 30])
-def test_softmax_in_batch_gives_the_steps_of_the_loss(rule, q, term, classes):
-    objective, loss_fn = InBatchSoftmax(classes, term), SoftmaxLoss(N, classes, rule, term).double()
-    for rows, m, table in steps(rule, objective):
-        scores, items = leaf(m, m), torch.randint(4, (m,))
-        log_q = torch.rand(m).double().log() if q else None
-        loss = step_of(objective, Paired(scores, items, log_q), rows, table, rule)
-        assert_equal(loss, loss_fn.in_batch(scores, items, rows, log_q), (scores,), 1e-11)
-
-
-@pytest.mark.parametrize("q", [False, True])
-def test_softmax_in_batch_without_others_has_no_term(q):
-    scores, items = leaf(3, 3), torch.tensor([1, 1, 1])
-    loss = step_of(InBatchSoftmax(), Paired(scores, items, torch.zeros(3).double() if q else None), torch.arange(3))
-    assert loss.item() == 0
-    assert (torch.autograd.grad(loss, scores)[0] == 0).all()
-
-
-@RULES
-def test_invariance_gives_the_steps_of_the_loss(rule):
-    objective, loss_fn = InvariantLogistic(), InvariantLogisticLoss(N, rule).double()
-    for rows, m, table in steps(rule, objective):
-        scores, label = leaf(m, 4), torch.arange(m) % 2
-        loss = step_of(objective, Observed(scores, label), rows, table, rule)
-        assert_equal(loss, loss_fn(scores, label, rows), (scores,))
+def test_invariance_to_all_observations_is_exact():
+    scores, label = leaf(N, 4), torch.arange(N) % 2
     wanted = functional.invariant_logistic_loss(scores, label)
-    assert_equal(step_of(objective, Observed(scores, label), torch.arange(m)), wanted, (scores,))
+    assert_equal(step_of(InvariantLogistic(), Observed(scores, label), torch.arange(N)), wanted, (scores,))
 
 
 @pytest.mark.parametrize("size", [1e4, 1e300])
@@ -132,7 +67,8 @@ def test_extreme_values_are_finite(size):
     logits = (size * torch.tensor([[1.0, -1], [-1, 1], [-1, -1]]).double()).requires_grad_()
     target = torch.zeros(3).double().requires_grad_()
     loss = step_of(Softmax(), Logits(target, logits), rows)
-    assert_equal(loss, SoftmaxLoss(3, own_term="exact").double()(target, logits, rows), (logits,))
+    wanted = functional.softmax_loss(target, torch.cat([target[:, None], logits], 1))
+    assert_equal(loss, wanted, (logits,))
 
 
 def tasks(m):
@@ -143,21 +79,6 @@ def tasks(m):
 def network():
     torch.manual_seed(7)
     return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
-
-
-@RULES
-def test_maml_gives_the_steps_of_the_loss(rule):
-    model = network()
-    objective = MAML(F.mse_loss, 13)
-    loss_fn = MAMLLoss.for_model(model, n=N, lr=0.1, rule=rule).double()
-    for rows, m, table in steps(rule, objective):
-        support, query = tasks(m), tasks(m)
-        inner = adapt(model, support, lr=0.1)
-        loss = step_of(objective, (inner,), rows, table, rule, sample=(model, query))
-        wanted = loss_fn(model, support, query, rows)
-        # f's data get their gradient at the new rows, and those of the loss where the rule differentiates.
-        of_f = [] if isinstance(rule, fcco.SOX) else [query[1]]
-        assert_equal(loss, wanted, (*model.parameters(), support[1], *of_f), 1e-11)
 
 
 def test_maml_of_all_tasks_is_exact():

@@ -20,17 +20,17 @@ Notes
 """
 
 from fcco.losses._contrastive_variants import RobustContrastiveLoss
-from fcco.losses._likelihood import LatentVariableLoss, SoftmaxLoss
-from fcco.losses._meta import MAMLLoss
-from fcco.losses._robust import InvariantLogisticLoss
 from fcco.losses._similarity import ContrastiveLoss
 from fcco.losses.auc import AUCLoss
 from fcco.losses.baseline_cox import BaselineCoxLoss
 from fcco.losses.bipartite import AveragePrecisionLoss, PNormPushLoss
 from fcco.losses.group_dro import GroupDROLoss
+from fcco.losses.likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses.lists import ListMLELoss, ListNetLoss, NDCGLoss
+from fcco.losses.meta import MAMLLoss
 from fcco.losses.neighbours import NCALoss, SupervisedContrastiveLoss
 from fcco.losses.partial_auc import CVaRPartialAUCLoss, PartialAUCLoss, TwoWayPartialAUCLoss
+from fcco.losses.robust import InvariantLogisticLoss
 from fcco.losses.survival import CoxLoss
 
 __all__ = [

@@ -408,8 +408,12 @@ class ObjectiveLoss(nn.Module):
         try:
             is_empty = isinstance(columns[0], Tensor) and len(columns[0]) == 0  # which one part of a batch may be
             if is_empty:  # the columns are those of one example more
-                more = [torch.cat([c, c.new_full((1, *c.shape[1:]), c.requires_grad)]) for c in columns]
-                columns, rows = [c[:0] for c in self.given(more, torch.tensor([0]))[0]], torch.tensor([]).long()
+                more = [
+                    None if c is None else torch.cat([c, c.new_full((1, *c.shape[1:]), c.requires_grad)])
+                    for c in columns
+                ]
+                columns = [None if c is None else c[:0] for c in self.given(more, torch.tensor([0]))[0]]
+                rows = torch.tensor([]).long()
             else:
                 columns, rows, _ = self._rows(columns, index)
             if weight is not None:

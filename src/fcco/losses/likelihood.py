@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from fcco._checks import whole_number
+from fcco._checks import as_index, check_one_each, reads_are_free, shape_of, whole_number
 from fcco.core.rules import BSGD, Rule
+from fcco.functional._checks import check_floats, check_integers, check_per_example, check_same
 from fcco.functional._inner import OwnTerm, check_own_term
-from fcco.functional._inner_likelihood import in_batch_softmax_inner, latent_variable_inner, softmax_inner
-from fcco.losses._array_outer import Logarithm
-from fcco.losses._base import Loss, Scale
-from fcco.losses._by_hand import can_work_by_hand, step_by_hand
-from fcco.losses._hand_likelihood import softmax_by_hand
+from fcco.losses.loss import ObjectiveLoss
+from fcco.objectives.likelihood import LatentVariable, Softmax
 
 
-def minus_log_share(log_u: Tensor) -> Tensor:
-    """Return f = -log(u_1 / u_2), given log u."""
-    return log_u[:, 1] - log_u[:, 0]
-
-
-class LatentVariableLoss(Loss):
+class LatentVariableLoss(ObjectiveLoss):
     r"""Negative log-likelihood of a model that retrieves a latent z and then predicts y, from a sample of all z.
 
     .. math:: F = \frac 1 n \sum_i \Bigl( -\log \sum_z p(y_i | z, x_i) e^{w_{iz}} + \log \sum_z e^{w_{iz}} \Bigr)
@@ -66,12 +60,12 @@ class LatentVariableLoss(Loss):
     0.98082...
     """
 
-    estimated_from = "log_weight"
-
     def __init__(self, n: int, rule: Rule = BSGD()) -> None:  # noqa: B008 (frozen)
-        super().__init__(minus_log_share, n, dim=2, rule=rule, log=True)
+        super().__init__(LatentVariable(), n, rule=rule)
 
-    def forward(self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, log_likelihood: Tensor, log_weight: Tensor, index: Tensor | None = None, log_q: Tensor | None = None
+    ) -> Tensor:
         """Return the loss of a batch.
 
         Parameters
@@ -80,8 +74,9 @@ class LatentVariableLoss(Loss):
             log p(y|z, x).
         log_weight : Tensor of shape (B1, B2)
             The weights E(x)·E(z).
-        index : Tensor of shape (B1,)
-            The rows.
+        index : Tensor of shape (B1,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
         log_q : Tensor of shape (B1, B2) or (B2,), or None, default None
             The log-probabilities with which the z were drawn. By default, they were drawn uniformly.
 
@@ -90,19 +85,31 @@ class LatentVariableLoss(Loss):
         Tensor
             The loss, a scalar.
         """
-        return self._loss(
-            lambda pool: latent_variable_inner(*pool.own, log_q=log_q),
-            log_likelihood,
-            log_weight,
-            index=index,
-            gather=False,
-        )
+        return super().forward(log_likelihood, log_weight, _each_row(log_q, log_weight), index=index)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective, and their rows; raise if they are not legal.
+
+        Parameters
+        ----------
+        columns : sequence
+            The columns of the call.
+        index : Tensor of shape (B1,) or None
+            The rows.
+
+        Returns
+        -------
+        tuple
+            The columns, and the index.
+        """
+        log_likelihood, log_weight, log_q = columns
+        check_floats(log_likelihood, "log_likelihood", "[B1, B2]", zero_weight=True, room=4)
+        check_floats(log_weight, "log_weight", "[B1, B2]", zero_weight=True, room=4)
+        check_same(log_weight, "log_weight", log_likelihood, "log_likelihood")
+        return (log_likelihood, log_weight, _checked_log_q(log_q, log_weight, "log_weight")), index
 
 
-class SoftmaxLoss(Loss):
+class SoftmaxLoss(ObjectiveLoss):
     r"""Cross entropy of a softmax over a set too large to score completely, from sampled candidates.
 
     .. math:: F = \frac 1 n \sum_i \log \sum_{c=1}^C e^{s_{ic} - t_i}
@@ -164,8 +171,6 @@ class SoftmaxLoss(Loss):
     tensor(4.6151)
     """
 
-    estimated_from = "sampled_logits"
-
     def __init__(
         self,
         n: int,
@@ -173,20 +178,19 @@ class SoftmaxLoss(Loss):
         rule: Rule = BSGD(),  # noqa: B008 (frozen)
         own_term: OwnTerm | None = None,
     ) -> None:
-        super().__init__(Scale(), n, rule=rule, log=True)
-        self.n_classes = None if n_classes is None else whole_number("n_classes", n_classes)
-        if self.n_classes == 1:
-            raise ValueError("n_classes must be at least 2; got 1")
-        self._identify(n_classes=self.n_classes)
+        if n_classes is not None:
+            n_classes = whole_number("n_classes", n_classes, least=2)
         if own_term is not None:
             check_own_term(own_term)
-        self.own_term: OwnTerm | None = own_term
+        super().__init__(Softmax(n_classes, own_term), n, rule=rule)
+        self.n_classes, self.own_term = n_classes, own_term
+        self.knows(None, n_classes=n_classes)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         target_logit: Tensor,
         sampled_logits: Tensor,
-        index: Tensor,
+        index: Tensor | None = None,
         log_q: Tensor | None = None,
         *,
         target: Tensor | None = None,
@@ -200,8 +204,9 @@ class SoftmaxLoss(Loss):
             The logits of the targets.
         sampled_logits : Tensor of shape (B1, B2)
             The logits of the sampled classes.
-        index : Tensor of shape (B1,)
-            The rows.
+        index : Tensor of shape (B1,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
         log_q : Tensor of shape (B1, B2) or (B2,), or None, default None
             The log-probabilities with which the classes were drawn. By default, they were drawn uniformly.
         target : Tensor of shape (B1,) or None, default None
@@ -214,34 +219,12 @@ class SoftmaxLoss(Loss):
         Tensor
             The loss, a scalar.
         """
-        own_term = self.own_term or ("sampled" if log_q is None else "exact")
-        if log_q is None and target is None and candidates is None:
-            loss = self._by_hand(target_logit, sampled_logits, index, exact=own_term == "exact")
-            if loss is not None:
-                return loss
-        classes: dict[str, Any] = {"target": target, "candidates": candidates}
-        options = {"n_classes": self.n_classes, "log_q": log_q, "own_term": own_term, **classes}
-        return self._loss(
-            lambda pool: softmax_inner(*pool.own, **options),
-            target_logit,
-            sampled_logits,
-            index=index,
-            gather=False,
-            name="target_logit",
-        )
+        log_q, candidates = (_each_row(values, sampled_logits) for values in (log_q, candidates))
+        return super().forward(target_logit, sampled_logits, log_q, target, candidates, index=index)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
-
-    def _by_hand(self, target_logit: Tensor, sampled_logits: Tensor, index: Any, *, exact: bool) -> Tensor | None:
-        """Return the loss of a batch, or None if the engine has to take the step."""
-        outputs = target_logit, sampled_logits
-        if not can_work_by_hand(self.coupled, outputs):
-            return None
-        estimate = partial(softmax_by_hand, n_classes=self.n_classes, exact=exact)
-        return step_by_hand(self.coupled, outputs, index, Logarithm(), estimate)
-
-    def in_batch(self, scores: Tensor, items: Tensor, index: Tensor, log_q: Tensor | None = None) -> Tensor:
+    def in_batch(
+        self, scores: Tensor, items: Tensor, index: Tensor | None = None, log_q: Tensor | None = None
+    ) -> Tensor:
         """Return the loss of a batch of a two-tower model, in which the others' targets are the candidates.
 
         Parameters
@@ -251,8 +234,9 @@ class SoftmaxLoss(Loss):
             item.
         items : Tensor of shape (B,)
             The item of each example, an integer. Several examples may have the same item.
-        index : Tensor of shape (B,)
-            The rows.
+        index : Tensor of shape (B,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
         log_q : Tensor of shape (B,) or None, default None
             The log-probabilities of the items, which are their shares of the training examples. Items that many
             examples have are often candidates, and therefore weigh less. By default, all items weigh the same.
@@ -285,12 +269,95 @@ class SoftmaxLoss(Loss):
         >>> loss = loss_fn.in_batch(users @ vectors[items].T, items, torch.tensor([4, 0, 8, 2]), shares[items].log())
         >>> loss.backward()
         """
-        options: Any = {"n_classes": self.n_classes, "log_q": log_q, "own_term": self.own_term or "sampled"}
-        return self._loss(
-            lambda pool: in_batch_softmax_inner(*pool.own, **options),
-            scores,
-            items,
-            index=index,
-            gather=False,
-            name="scores",
+        if isinstance(scores, Tensor) and scores.shape == (0, 0):  # which a part of a batch may be
+            return self.forward(scores.reshape(0), scores.reshape(0, 1), index)
+        return super().forward(scores, items, log_q, index=index)
+
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective, and their rows; raise if they are not legal.
+
+        Parameters
+        ----------
+        columns : sequence
+            The columns of the call.
+        index : Tensor of shape (B1,) or None
+            The rows.
+
+        Returns
+        -------
+        tuple
+            The columns, and the index.
+        """
+        if len(columns) == 3:
+            scores, items, log_q = columns
+            return self._in_batch(scores, items, log_q, index), index
+        target_logit, sampled_logits, log_q, target, candidates = columns
+        check_floats(target_logit, "target_logit", "[B1]", room=1.01)
+        check_floats(sampled_logits, "sampled_logits", "[B1, B2]", zero_weight=True, room=1.01)
+        check_per_example(target_logit, "target_logit", sampled_logits, "sampled_logits")
+        if target_logit.dtype != sampled_logits.dtype:
+            raise TypeError(
+                "target_logit and sampled_logits must have the same dtype; "
+                f"got {target_logit.dtype} and {sampled_logits.dtype}"
+            )
+        log_q = _checked_log_q(log_q, sampled_logits, "sampled_logits")
+        if (target is None) != (candidates is None):
+            given = "candidates" if target is None else "target"
+            raise ValueError(f"target and candidates must be given together; got only {given}")
+        if target is not None:
+            check_integers(target, "target", sampled_logits, "sampled_logits")
+            if not isinstance(candidates, Tensor) or candidates.shape != sampled_logits.shape:
+                check_integers(candidates, "candidates", sampled_logits.T, "a row of sampled_logits")
+            check_integers(candidates.flatten(), "candidates", sampled_logits.flatten(), "sampled_logits")
+            self._check_count(candidates[0], "candidates")
+        return (target_logit, sampled_logits, log_q, target, candidates), index
+
+    def _in_batch(self, scores: Tensor, items: Tensor, log_q: Tensor | None, index: Any) -> Sequence[Any]:
+        """Return the columns of a batch of a two-tower model: the candidates are the targets of the others."""
+        check_floats(scores, "scores", "[B, B]", room=4)
+        if scores.shape[0] != scores.shape[1]:
+            raise ValueError(f"scores must have the shape [B, B]; got {shape_of(scores)}")
+        check_integers(items, "items", scores, "scores")
+        self._check_count(items, "items")
+        if index is not None:
+            check_one_each(as_index(index, scores.device), scores, "scores")
+        columns = scores.diagonal(), _off_diagonal(scores)
+        others = items, _off_diagonal(items.expand(scores.shape))
+        if log_q is None:
+            return *columns, None, *others
+        check_floats(log_q, "log_q", "[B]", room=4)
+        check_per_example(log_q, "log_q", scores, "scores")
+        log_q = log_q.detach().to(torch.promote_types(scores.dtype, torch.float32))
+        return *columns, _off_diagonal(log_q.expand(scores.shape)), *others, log_q
+
+    def _check_count(self, ids: Tensor, name: str) -> None:
+        """Raise if there are more than ``n_classes`` distinct classes, if reading values is free."""
+        if self.n_classes is None or not reads_are_free(ids):
+            return
+        count = len(ids.unique())
+        if count > self.n_classes:
+            raise ValueError(f"{name} must have at most n_classes = {self.n_classes} distinct values; got {count}")
+
+
+def _each_row(values: Any, like: Any) -> Any:
+    """Return values, [B1, B2], that are given once for all rows, [B2]; others as they are."""
+    is_row = isinstance(values, Tensor) and isinstance(like, Tensor) and values.shape == like.shape[1:]
+    return values.expand(like.shape) if is_row else values
+
+
+def _checked_log_q(log_q: Tensor | None, like: Tensor, name: str) -> Tensor | None:
+    """Return ``log_q`` in single precision at least; raise if its shape is not that of ``like``, named ``name``."""
+    if log_q is None:
+        return None
+    check_floats(log_q, "log_q", "[B2]" if isinstance(log_q, Tensor) and log_q.dim() == 1 else "[B1, B2]", room=4)
+    if log_q.shape != like.shape:
+        raise ValueError(
+            f"log_q must have the shape of {name}, {shape_of(like)}, or {shape_of(like[0])}; got {shape_of(log_q)}"
         )
+    return log_q.detach().to(torch.promote_types(like.dtype, torch.float32))
+
+
+def _off_diagonal(values: Tensor) -> Tensor:
+    """Return a square matrix without its diagonal, [B, B - 1]."""
+    size = len(values)
+    return values.flatten()[1:].view(size - 1, size + 1)[:, :-1].reshape(size, size - 1)

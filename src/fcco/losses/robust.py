@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import as_mask, check_floats
-from fcco.functional._tensors import at_least_float32
-from fcco.losses._base import Loss
+from fcco.losses.loss import ObjectiveLoss
+from fcco.objectives.robust import InvariantLogistic
 from fcco.schedules import RunningMean
 
 
-def _softplus_of_minus(u: Tensor) -> Tensor:
-    """Return f(u) = log(1 + e^-u)."""
-    return F.softplus(-u)
-
-
-def _signed_mean(scores: Tensor, target: Tensor) -> Tensor:
-    """Return the mean score of each positive, and minus the mean score of each negative, of shape (B1,)."""
-    check_floats(scores, "scores", "[B1, B2]")
-    positive = as_mask(target, "target", scores, "scores", signs=False)
-    mean = at_least_float32(scores).mean(1)
-    return torch.where(positive, mean, -mean)
-
-
-class InvariantLogisticLoss(Loss):
+class InvariantLogisticLoss(ObjectiveLoss):
     r"""Logistic loss of the mean score over perturbed observations, a few of which are drawn at a time.
 
     .. math:: F = \frac 1 n \sum_i \log\bigl(1 + e^{-b_i g_i}\bigr), \qquad g_i = \mathbb{E}\, h(x_i + noise)
@@ -64,10 +50,14 @@ class InvariantLogisticLoss(Loss):
     tensor(0.6931)
     """
 
-    def __init__(self, n: int, rule: Rule = SOAP(RunningMean(floor=0.03))) -> None:  # noqa: B008 (frozen)
-        super().__init__(_softplus_of_minus, n, rule=rule)
+    columns = ("scores", "target")
 
-    def forward(self, scores: Tensor, target: Tensor, index: Tensor) -> Tensor:
+    def __init__(self, n: int, rule: Rule = SOAP(RunningMean(floor=0.03))) -> None:  # noqa: B008 (frozen)
+        super().__init__(InvariantLogistic(), n, rule=rule)
+
+    def forward(  # type: ignore[override]
+        self, scores: Tensor, target: Tensor, index: Tensor | None = None
+    ) -> Tensor:
         """Return the loss of a batch.
 
         Parameters
@@ -76,15 +66,32 @@ class InvariantLogisticLoss(Loss):
             The scores of B2 observations of each example.
         target : Tensor of shape (B1,)
             The labels: 0 and 1, or bool.
-        index : Tensor of shape (B1,)
-            The rows of the batch in the training set, in [0, n).
+        index : Tensor of shape (B1,) or None, default None
+            The rows of the batch in the training set, in [0, n). They are needed in training, unless the rule is
+            ``fcco.BSGD()``.
 
         Returns
         -------
         Tensor
             The loss, a scalar.
         """
-        return self._loss(lambda pool: _signed_mean(*pool.own), scores, target, index=index, gather=False)
+        return super().forward(scores, target, index=index)
 
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective, and their rows; raise if they are not legal.
+
+        Parameters
+        ----------
+        columns : sequence
+            The columns of the call.
+        index : Tensor of shape (B1,) or None
+            The rows.
+
+        Returns
+        -------
+        tuple
+            The columns, and the index.
+        """
+        scores, target = columns
+        check_floats(scores, "scores", "[B1, B2]")
+        return (scores, as_mask(target, "target", scores, "scores", signs=False)), index

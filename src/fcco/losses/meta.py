@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fcco._pool import Pool
 from fcco.core.rules import SOAP, Rule
 from fcco.functional._checks import check_number
 from fcco.functional._meta import check_tasks, parameter_count
-from fcco.losses._base import Loss
-from fcco.losses._options import MAMLOptions
-from fcco.objectives.meta import Data, QueryLoss, TaskLoss, adapt
+from fcco.losses.loss import ObjectiveLoss
+from fcco.objectives.meta import MAML, Data, TaskLoss, adapt
 
 
-class MAMLLoss(Loss):
+class MAMLLoss(ObjectiveLoss):
     r"""Mean loss over tasks after one gradient step on each, from a few tasks and a few examples at a time.
 
     .. math:: F(w) = \frac 1 n \sum_i L_i\bigl(w - \alpha \nabla L_i(w)\bigr)
@@ -71,7 +70,7 @@ class MAMLLoss(Loss):
     >>> loss_fn(model, (x, 2 * x), (x, 2 * x), index=torch.tensor([7, 0, 99])).backward()
     """
 
-    estimated_from = "support"
+    columns = ("support",)
 
     def __init__(
         self,
@@ -82,12 +81,11 @@ class MAMLLoss(Loss):
         rule: Rule = SOAP(gamma=0.7),  # noqa: B008 (frozen)
     ) -> None:
         check_number(lr, "lr", above=0)
-        super().__init__(QueryLoss(loss), n, dim=n_parameters, rule=rule)
-        self.coupled.outer_may_fail = True  # it calls the model
+        super().__init__(MAML(loss, n_parameters), n, rule=rule)
         self.lr, self.loss = lr, loss
 
     @classmethod
-    def for_model(cls, model: nn.Module, n: int, lr: float, **options: Unpack[MAMLOptions]) -> MAMLLoss:
+    def for_model(cls, model: nn.Module, n: int, lr: float, **options: Any) -> MAMLLoss:
         """Create the loss with rows as long as the model has parameters.
 
         Parameters
@@ -108,7 +106,9 @@ class MAMLLoss(Loss):
         """
         return cls(n, parameter_count(model), lr, **options)
 
-    def forward(self, model: nn.Module, support: Data, query: Data, index: Tensor) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, model: nn.Module, support: Data, query: Data, index: Tensor | None = None
+    ) -> Tensor:
         """Return the loss of a batch of tasks, differentiable with respect to the model's parameters.
 
         Parameters
@@ -119,26 +119,37 @@ class MAMLLoss(Loss):
             The inputs and targets for the gradient step on each task.
         query : tuple of two Tensors of shape (B1, examples, ...)
             The inputs and targets for the loss of each task.
-        index : Tensor of shape (B1,)
-            The rows of the tasks, in [0, n).
+        index : Tensor of shape (B1,) or None, default None
+            The rows of the tasks, in [0, n). They are needed in training, unless the rule is ``fcco.BSGD()``.
 
         Returns
         -------
         Tensor
             The loss, a scalar.
         """
-        if parameter_count(model) != self.table.dim:
+        return super().forward(model, support, query, index=index, sample=(model, query))
+
+    def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
+        """Return the columns of the objective, and their rows; raise if they are not legal.
+
+        Parameters
+        ----------
+        columns : sequence
+            The columns of the call.
+        index : Tensor of shape (B1,) or None
+            The rows.
+
+        Returns
+        -------
+        tuple
+            The columns, and the index.
+        """
+        model, support, query = columns
+        if parameter_count(model) != self.objective.dim:
             raise ValueError(
-                f"model must have {self.table.dim} parameters, like the table's rows; got {parameter_count(model)}"
+                f"model must have {self.objective.dim} parameters, like the table's rows; got {parameter_count(model)}"
             )
-
-        def estimate(pool: Pool) -> Tensor:
-            check_tasks(support, "support")
-            inner = adapt(model, support, lr=self.lr, loss=self.loss)
-            check_tasks(query, "query", len(inner))
-            return inner
-
-        return self._loss(estimate, index=index, gather=False, sample=(model, query))
-
-    if TYPE_CHECKING:  # otherwise a call of a module takes anything
-        __call__ = forward
+        check_tasks(support, "support")
+        inner = adapt(model, support, lr=self.lr, loss=self.loss)
+        check_tasks(query, "query", len(inner))
+        return (inner.squeeze(1) if self.objective.dim == 1 else inner,), index
