@@ -9,7 +9,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from fcco.core.arrays import Array, as_numbers, at_least, counted, is_positive, moved, namespace, ones, where_true
+from fcco.core.arrays import (
+    Array,
+    as_numbers,
+    at_least,
+    can_read,
+    counted,
+    is_positive,
+    moved,
+    namespace,
+    ones,
+    where_true,
+)
 from fcco.core.kernels import Backward, Pairs, Same, Side
 from fcco.core.outers import Outer
 from fcco.core.spaces import LOG, PLAIN
@@ -168,6 +179,15 @@ class Objective:
             setattr(self, name, parameters[name])
         return self
 
+    def learning(self, parameters: Any) -> Any:
+        """Return this objective with other tensors in the place of its parameters."""
+        objective = copy.copy(self)
+        for name, value in vars(self).items():
+            for old, new in zip(self.parameters, parameters, strict=True):
+                if value is old:
+                    setattr(objective, name, new)
+        return objective
+
     def alone(self) -> Objective:
         """Return the objective of a batch that is the whole population."""
         objective = copy.copy(self)
@@ -301,17 +321,20 @@ class FromEstimate(Objective):
         if pairs.same is not None:
             columns = [pairs.same.without(column.clone()) for column in columns]
         weights = torch.stack(columns) * (w.each if w.each.ndim == 3 else w.each[:, :, None])
+        weights = weights[0] if self.relations == 1 else weights
         own = None if w.own is None else w.own * ones(anchors[0])
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in (*anchors[:k], *candidates[:k])]
-            one, two = type(anchors)(*leaves[:k], *anchors[k:]), type(candidates)(*leaves[k:], *candidates[k:])
-            inner = self.estimate(one, two, weights[0] if self.relations == 1 else weights, own)
+
+        def estimate(*leaves: Any) -> Array:
+            one, two = type(anchors)(*leaves[:k], *anchors[k:]), type(candidates)(*leaves[k : 2 * k], *candidates[k:])
+            return self.learning(leaves[2 * k :]).estimate(one, two, weights, own)
+
+        inner, pull = differentiated(estimate, (*anchors[:k], *candidates[:k], *self.parameters))
 
         def backward(grad: Array, side: Side = "both") -> Any:
-            made = gradients(inner, (*leaves, *self.parameters), grad)
+            made = pull(grad)
             return made[:k], made[k : 2 * k], *made[2 * k :]
 
-        return inner.detach(), backward
+        return inner, backward
 
     def against(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights, first: int) -> tuple[Array, Any]:
         """Return the inner values of remembered anchors, and what the candidates get."""
@@ -323,6 +346,18 @@ class FromEstimate(Objective):
             return back(space.slope(slope, inner, at))[1]
 
         return self.inner(old, candidates, self.pairs(old, candidates, pairs.weight, None), w)[0], gradient
+
+
+def differentiated(function: Any, leaves: Any) -> tuple[torch.Tensor, Any]:
+    """Return a function's value, and its ``backward``: by autograd, but in transforms and compilers by torch.func."""
+    if not can_read(leaves[0]):
+        return torch.func.vjp(function, *leaves)
+    if torch.is_inference_mode_enabled():  # where nothing has a gradient
+        return function(*leaves), lambda grad: tuple(0 * leaf for leaf in leaves)
+    with torch.enable_grad():
+        leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+        inner = function(*leaves)
+    return inner.detach(), lambda grad: gradients(inner, leaves, grad)
 
 
 def gradients(of: torch.Tensor, leaves: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:

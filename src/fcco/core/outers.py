@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fcco.core.arrays import Array, filled, namespace, stacked
+from fcco.core.arrays import Array, can_read, filled, namespace, stacked
 
 
 class Outer:
@@ -218,6 +218,8 @@ class FromFunction(Outer):
         return values.to(u.dtype)
 
     def slope(self, u: Array, rows: Array, sample: Any = None) -> Array:
+        if not can_read(u):
+            return torch.func.grad(lambda u: self.value(u, rows, sample).sum())(u)
         with torch.enable_grad():
             leaf = u.detach().clone().requires_grad_()
             # A compiler looks at leaves alone, and f may work in place.

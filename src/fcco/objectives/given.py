@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
-
 from fcco.core.arrays import Array, ones
 from fcco.core.kernels import Backward, Pairs, Side
-from fcco.core.objective import Objective, gradients
+from fcco.core.objective import Objective, differentiated
 from fcco.core.outers import Outer
 from fcco.core.weights import Pool, Weights
 
@@ -31,15 +29,17 @@ class OwnCandidates(Objective):
 
     def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
         k = self.outputs
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in anchors[:k]]
-            inner = self.estimate(type(anchors)(*leaves, *anchors[k:]))
+
+        def estimate(*leaves: Any) -> Array:
+            return self.learning(leaves[k:]).estimate(type(anchors)(*leaves[:k], *anchors[k:]))
+
+        inner, pull = differentiated(estimate, (*anchors[:k], *self.parameters))
 
         def backward(grad: Array, side: Side = "both") -> Any:
-            made = gradients(inner, (*leaves, *self.parameters), grad)
+            made = pull(grad)
             return made[:k], (), *made[k:]
 
-        return inner.detach(), backward
+        return inner, backward
 
 
 class Given(NamedTuple):
