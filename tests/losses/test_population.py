@@ -332,7 +332,7 @@ def test_labels_of_several_classes():
     values = torch.zeros(4, 2, requires_grad=True)
     loss_fn(values, torch.where(rows[:, None] == 1, -1, target[rows]), rows)  # labels may be left out
     with pytest.raises(
-        ValueError, match="target must be 0 for row 1 and class 0, as in from_targets; got 1 at position 1"
+        ValueError, match="target must be 0 for row 1 and class 0, as in from_targets; got 1: the dataset"
     ):
         loss_fn(values, target[rows].index_fill(0, whole(1), 1), rows)
 

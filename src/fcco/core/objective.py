@@ -280,8 +280,8 @@ class Objective:
         def gradient(slope: Array, at: Array, scale: Array) -> Any:
             xp, grad = namespace(bare), slope.T if self.dim > 1 else slope[None]
             if self.log:
-                rows = at.T if self.dim > 1 else at
-                grad = where_true(bare > -math.inf, grad * xp.exp(bare - rows))
+                away = bare - (at.T if self.dim > 1 else at)  # inf from a row that has nobody: f is flat there
+                grad = where_true(away < math.inf, grad * xp.exp(away))
             elif len(bare) > len(grad):
                 grad = grad + 0 * bare
             if weight is not None:

@@ -330,7 +330,7 @@ class ObjectiveLoss(nn.Module):
         given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
         numpy = ranks is None and self._takes_arrays(given)
         if numpy:
-            given = [None if c is None else c.numpy() for c in given]
+            given = [None if c is None else (c.detach() if c.requires_grad else c).numpy() for c in given]
         objective = self._objective_like(given[0])
         x = objective.Columns(*given)
         is_apart = ranks is not None and objective.has_pool and not self.layout.gather
