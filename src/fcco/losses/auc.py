@@ -87,6 +87,8 @@ class AUCLoss(ScoredLoss):
     >>> loss_fn(scores, torch.tensor([1, 0, 0, 1])).backward()
     """
 
+    _has_index = False
+
     def __init__(
         self,
         n: int,

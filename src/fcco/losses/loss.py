@@ -430,7 +430,9 @@ class ObjectiveLoss(nn.Module):
         }
         (*shared, rows), mine = ranks.gather([*shared, rows], settings, error)
         if ranks.group.rank == 0 and all(ranks.examples):
-            self._equal_batches = warn_of_equal([rows] if has_rows else shared, ranks.group.size, self._equal_batches)
+            self._equal_batches = warn_of_equal(
+                [rows] if has_rows and self._has_index else shared, ranks.group.size, self._equal_batches
+            )
         if not has_rows:
             rows = torch.arange(len(rows), device=rows.device)
         ranks.is_careful = sample is not None or not type(self.objective).__module__.startswith("fcco.")
