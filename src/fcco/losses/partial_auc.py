@@ -182,7 +182,7 @@ class CVaRPartialAUCLoss(ScoredLoss):
     rows in [0, n). It returns a scalar.
 
     The usual form of this objective has a threshold for every positive, which is trained with a step size of its own.
-    Here the outer examples are the negatives. The row of a negative tracks which share of the negatives is above it,
+    Here the anchors are the negatives. The row of a negative tracks which share of the negatives is above it,
     and whether the negative counts follows from that. There is no threshold. The three estimates of a row are unbiased.
     The loss is not, because it is not linear in the first two: near the edge, a negative counts in part while its row
     is uncertain. In ``eval()`` mode, the share of the negatives that count is that of the training set.
@@ -277,8 +277,8 @@ class TwoWayPartialAUCLoss(ScoredLoss):
     **Call.** ``loss(scores, target, index)`` takes three tensors of shape (B,): scores, targets (0 and 1, or bool), and
     rows in [0, n). It returns a scalar. The loss works in log space.
 
-    The objective has three levels: a logarithm of a mean of powers of means. Two engines track them: one has a row for
-    every g_i, and its loss, the mean of the powers, is the inner value of the other, which has one row. The estimates
+    The objective has three levels: a logarithm of a mean of powers of means. Two tables track them: one has a row for
+    every g_i, and the other, ``over_positives``, has one row for the mean of the powers. The estimates
     of g are unbiased, and so is that of the mean of powers, given the rows of g. With ``fcco.SOX`` and rows that are
     right, the gradient is therefore unbiased.
 
