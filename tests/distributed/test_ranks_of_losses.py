@@ -52,7 +52,23 @@ def everything(rank, world, folder):
         _, seen = shells.train(loss, name, shells.weights(), steps=8, part=part_of(rank, world), average=average)
         made[f"shell sharded {name} {memory} {rule}"] = seen, len(loss.table.u), distributed.full_state_dict(loss)
     made["shell refusal"] = refusal(rank)
+    made["shell empty parts"] = with_known_columns(slice(None) if rank == 0 else slice(0))
     return made
+
+
+def with_known_columns(part):
+    """The values of losses whose columns are not all given, or not for each example, of a part of a batch."""
+    relevance, query = torch.tensor([1.0, 0.0, 2.0, 0.0]), torch.tensor([0, 0, 1, 1])
+    scores, rows, classes = torch.arange(4.0).sin(), torch.arange(4), torch.arange(3)
+    columns, logits = (scores[part], relevance[part], query[part]), scores[part, None] * (1 + classes)
+    lists, softmax = fcco.losses.NDCGLoss.from_targets, fcco.losses.SoftmaxLoss(4, 20)
+    values = [
+        lists(relevance, query)(*columns, rows[part]),
+        lists(relevance, query, rule=fcco.BSGD())(*columns),
+        softmax(scores[part], logits, rows[part], -1.0 - classes, target=rows[part], candidates=classes),
+        softmax.in_batch(scores[part, None] * scores[part], rows[part], rows[part]),
+    ]
+    return torch.stack(values)
 
 
 def refusal(rank):
@@ -89,6 +105,11 @@ def test_a_sharded_table_is_one_table(ranks, name, memory, rule):
         for key, value in state_of(alone).items():
             torch.testing.assert_close(state[key], value, rtol=1e-9, atol=1e-12)
         shells.make(name, memory, rule).load_state_dict(state)  # on another number of ranks
+
+
+def test_an_empty_part_has_the_columns_of_the_others(ranks):
+    for made in ranks:
+        torch.testing.assert_close(made["shell empty parts"], with_known_columns(slice(None)))
 
 
 def test_an_error_on_one_rank_is_one_on_all(ranks):

@@ -412,8 +412,8 @@ class ObjectiveLoss(nn.Module):
                     None if c is None else torch.cat([c, c.new_full((1, *c.shape[1:]), c.requires_grad)])
                     for c in columns
                 ]
-                columns = [None if c is None else c[:0] for c in self.given(more, torch.tensor([0]))[0]]
-                rows = torch.tensor([]).long()
+                row, rows = torch.tensor([0]) if has_rows else None, torch.tensor([]).long()
+                columns = [None if c is None else c[:0] for c in self.given(more, row)[0]]
             else:
                 columns, rows, _ = self._rows(columns, index)
             if weight is not None:
