@@ -318,8 +318,14 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
         "objectives/test_contrastive.py::test_an_example_alone_has_the_value_zero": [
             ("return w if self.self_term else w._replace(known=w.known & (w.each[0] > 0))", "return w"),
         ],
-        "objectives/test_contrastive.py::test_robust_batches_give_the_steps_of_the_loss": [
-            ("return (tau * (log_u + self.rho)).mean(1)", "return (tau * (log_u + self.rho)).sum(1)"),
+        "objectives/test_contrastive.py::test_robust_all_data_give_the_exact_objective": [
+            ("(self.tau * (u + self.rho)).mean(1)", "(self.tau * (u + self.rho)).sum(1)"),
+            ("self.tau / 2 + 0 * u", "self.tau + 0 * u"),
+        ],
+        "losses/test_contrastive_variants.py::TestTemperatureOfEveryExample": [
+            ("2 * step.gradients[2]", "step.gradients[2]"),
+            ("step.at + self.rho", "step.at"),
+            ("total / count.clamp(min=1)", "total / 1"),
         ],
     },
     "objectives/given.py": {

@@ -208,53 +208,6 @@ class Cox(Naive):
         return u[0].log()
 
 
-class Contrastive(Naive):
-    loss, dim, rings = losses.ContrastiveLoss, 2, 1
-
-    @property
-    def others(self):
-        return []
-
-    def floats(self, seed=0):
-        return [draw(N, 3, seed=seed), draw(N, 3, seed=seed + 100)]
-
-    def make(self, **options):
-        return self.loss(N, temperature=0.5, **self.options, **options)
-
-    def stratum(self, example):
-        return 0
-
-    def is_outer(self, example):
-        return True
-
-    @property
-    def views(self):
-        return 1 if self.options.get("mode") == "cross_modal" else 2
-
-    def phi(self, i, j):
-        (a, b), (c, d) = ([x / x.norm() for x in example] for example in (i, j))
-        first = torch.exp((a @ d - a @ b) / 0.5) + (torch.exp((a @ c - a @ b) / 0.5) if self.views == 2 else 0)
-        second = torch.exp((b @ c - a @ b) / 0.5) + (torch.exp((b @ d - a @ b) / 0.5) if self.views == 2 else 0)
-        return torch.stack([first, second])
-
-    def weights(self, drawn, of_pool):
-        if not self.options.get("include_positive"):
-            return 0.0, lambda j: 1 / drawn
-        candidates = of_pool if self.options.get("own_term") == "sampled" else (N - 1) * self.views
-        return 1 / (candidates + 1), lambda j: candidates / (candidates + 1) / drawn
-
-    def of_pool(self, i, pool):
-        drawn = (len(pool) - 1) * self.views
-        return self.weights(drawn, drawn)
-
-    def of_fresh(self, i, expected, held):
-        return self.weights(sum(expected) * self.views, (sum(held) - 1) * self.views)
-
-    def f(self, u):
-        return u.log().mean()
-
-
-SIZES = torch.bincount(LABELS)
 CASES = [
     *(
         Precision({"surrogate": surrogate, "own_term": own_term})
@@ -267,13 +220,6 @@ CASES = [
     PartialAUC({"temperature": 1.0}),
     PartialAUC({"temperature": 0.6}),
     *(Cox({"own_term": own_term, **known}) for own_term in ("exact", "sampled") for known in ({}, {"n_events": 3})),
-    Contrastive(),
-    Contrastive({"mode": "cross_modal"}),
-    *(
-        Contrastive({"mode": mode, "include_positive": True, "own_term": own_term})
-        for mode in ("two_views", "cross_modal")
-        for own_term in ("exact", "sampled")
-    ),
 ]
 
 
@@ -299,15 +245,13 @@ class Transcript:
         case = self.case
         if not case.is_outer(i):
             return False
-        needed = {Precision: (0, 1), Push: (1,), PartialAUC: (0,), Cox: (), Contrastive: ()}[type(case)]
+        needed = {Precision: (0, 1), Push: (1,), PartialAUC: (0,), Cox: ()}[type(case)]
         rest = [j for j in pool if j is not i]
         exact = getattr(case, "is_exact", True)
         if isinstance(case, Cox):
             if not exact:
                 return True
             return all(case.count(rest, c) for c in (0, 1)) if case.knows_events else len(rest) > 0
-        if isinstance(case, Contrastive):
-            return len(rest) > 0
         return all(case.count(rest if exact else pool, c) for c in needed)
 
     def expect(self, fresh, total):

@@ -27,7 +27,7 @@ RUNS = {
     "nca": (cases.NCA.with_options(memory=fcco.Memory(12)), fcco.BSGD(), (REPLICATED,)),
     "nca default": (cases.NCA.with_options(memory=None), None, (REPLICATED, SHARDED)),
     "contrastive": (
-        cases.CONTRASTIVE.with_options(memory=fcco.Memory(12, guard=False)),
+        cases.CONTRASTIVE.with_options(memory=fcco.Memory(12, "estimate")),
         fcco.SOAP(0.5),
         (REPLICATED, SHARDED),
     ),

@@ -56,21 +56,6 @@ class TestLearntTemperature:
         with pytest.raises(ValueError, match=r"temperature must be one floating number; got \[2\] of torch.float32"):
             loss_fn(first, second, torch.arange(N), temperature=torch.ones(2))
 
-    def test_what_is_remembered_has_no_second_share_in_the_gradient(self):
-        """With all data remembered and nothing changed, a batch with its memory has the exact gradient in τ."""
-        first, second = views()
-        tau = nn.Parameter(torch.tensor(0.3, dtype=torch.float64))
-        loss_fn = ContrastiveLoss(N, tau, memory=fcco.Memory(N, "gradient", guard=False))
-        for _ in range(3):
-            for rows in torch.arange(6).view(3, 2):
-                loss = loss_fn(first[rows], second[rows], rows)
-        total = 0.0
-        for rows in torch.arange(6).view(3, 2):
-            total = total + torch.autograd.grad(loss_fn(first[rows], second[rows], rows), tau)[0] / 3
-        exact = torch.autograd.grad(contrastive_loss(first[:6], second[:6], temperature=tau), tau)[0]
-        assert loss.isfinite()
-        assert total.item() == pytest.approx(exact.item(), rel=0.02)
-
 
 class TestTemperatureOfEveryExample:
     @MODES

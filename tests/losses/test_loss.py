@@ -538,19 +538,19 @@ def test_given_inner_values_take_the_steps_of_coupled_loss(rule, kind):
 def test_a_learnt_temperature_is_a_parameter_of_the_loss():
     views = [torch.randn(8, 3).double().requires_grad_() for _ in range(2)]
     tau = torch.nn.Parameter(torch.tensor(0.4).double())
-    one = ObjectiveLoss(Contrastive(tau=tau), 8, rule=fcco.SOAP(0.6))
+    one = ObjectiveLoss(Contrastive(temperature=tau), 8, rule=fcco.SOAP(0.6))
     other = fcco.losses.ContrastiveLoss(8, temperature=tau, rule=fcco.SOAP(0.6)).double()
-    assert dict(one.named_parameters()) == {"tau": tau}
+    assert dict(one.named_parameters()) == {"temperature": tau}
     for _ in range(2):
         values = one(*views, index=torch.arange(8)), other(*views, torch.arange(8))
         for part, wanted in zip(*(torch.autograd.grad(v, [*views, tau]) for v in values), strict=True):
             assert wanted.abs().max() > 0
             torch.testing.assert_close(part, wanted)
     exchanged = torch.tensor(0.9).double().requires_grad_()
-    value = torch.func.functional_call(one.eval(), {"tau": exchanged}, tuple(views))
+    value = torch.func.functional_call(one.eval(), {"temperature": exchanged}, tuple(views))
     assert torch.autograd.grad(value, exchanged)[0].abs() > 0
     torch.testing.assert_close(value, other.eval()(*views, temperature=exchanged))
-    assert one.objective.tau is tau
+    assert one.objective.temperature is tau
 
 
 def test_weights_are_for_given_inner_values_only():

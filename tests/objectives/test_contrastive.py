@@ -11,11 +11,10 @@ from fcco import functional
 from fcco.core.outers import FromFunction
 from fcco.core.step import Remembered, as_batch, estimate, take, take_step
 from fcco.functional._contrastive_variants import on_sphere
-from fcco.losses import ContrastiveLoss, RobustContrastiveLoss
 from fcco.objectives.contrastive import Contrastive, RobustContrastive, Views
 from fcco.objectives.neighbours import NCA, Embedded
 
-from .stepping import Table, assert_equal, gradients_of, mean_error, of_each, paired, some, step_of, whole
+from .stepping import Table, assert_equal, mean_error, of_each, paired, some, step_of, whole
 
 MODES = pytest.mark.parametrize("mode", ["two_views", "cross_modal"])
 TERMS = pytest.mark.parametrize("term", [None, "exact", "sampled"])
@@ -43,24 +42,6 @@ def test_all_data_give_the_exact_objective(mode, term, sizes):
     assert_equal(loss, functional.contrastive_loss(first, second, **options), (first, second, tau))
 
 
-@MODES
-@TERMS
-@RULES
-@pytest.mark.parametrize("batches", [BATCHES, REPEATS], ids=["once", "repeated"])
-def test_batches_give_the_steps_of_the_loss(mode, term, rule, batches):
-    if term == "sampled" and batches is REPEATS:
-        pytest.skip("copies of an anchor count in its self term")
-    options = {"mode": mode, "include_positive": term is not None, "own_term": term or "exact"}
-    tau = learnt()
-    objective = Contrastive(torch.tensor([20.0]).double(), tau, mode, term)
-    loss_fn, table = ContrastiveLoss(20, tau, rule=rule, memory=0, **options).double(), Table(20, 2, rule)
-    for seed, rows in enumerate(batches):
-        first, second = views(seed=seed)
-        one, other, rows = first[rows], second[rows], torch.tensor(rows)
-        loss = step_of(objective, (one, other), rows, table, rule)
-        assert_equal(loss, loss_fn(one, other, rows), (first, second, tau), 1e-11)
-
-
 def test_the_temperature_and_f_are_learnt_together():
     first, second, tau, scale = *views(), learnt(), learnt(1.7)
     objective = Contrastive(None, tau)
@@ -74,7 +55,7 @@ def test_what_is_learnt_stays_the_same_tensor():
     objective = Contrastive(torch.tensor([20.0]), learnt().float())
     moved = objective.like(torch.zeros(1).double())
     assert moved.sizes.dtype == torch.float64
-    assert moved.parameters[0] is objective.tau
+    assert moved.parameters[0] is objective.temperature
 
 
 @MODES
@@ -145,32 +126,10 @@ def test_supervised_memory_is_right_on_average(sampler, by_class):
     assert mean_error(objective, Embedded(on_sphere(z, 0.3).detach(), y), torch.rand(len(y), 2).double(), pairs) < 1e-12
 
 
-@MODES
-@RULES
-def test_robust_batches_give_the_steps_of_the_loss(mode, rule):
-    objective = RobustContrastive(0.7, torch.tensor([20.0]).double(), mode)
-    loss_fn = RobustContrastiveLoss(20, 0.7, 0.3, lr=0.5, mode=mode, rule=rule).double()
-    table = Table(20, 2, rule)
-    for seed, rows in enumerate(BATCHES):
-        (first, second), rows = views(seed=seed), torch.tensor(rows)
-        tau = loss_fn.tau[rows].clone().requires_grad_()
-        one, other = first[rows], second[rows]
-        loss = step_of(objective, (one, other, tau), rows, table, rule, sample=tau)
-        wanted = loss_fn(one, other, rows)
-        assert_equal(loss, wanted, (first, second))
-        (slope,) = gradients_of(loss, tau)
-        if isinstance(rule, fcco.SOX):
-            continue  # f's own gradient is at the new rows, and that of the loss at the old ones
-        # The loss takes a step in the sum of the terms, of which each has two temperatures.
-        learnt = (tau - 0.5 * 2 * len(rows) * slope).clamp(0.01, 1.0)
-        torch.testing.assert_close(loss_fn.tau[rows], learnt.detach(), rtol=1e-11, atol=0)
-
-
 def test_robust_all_data_give_the_exact_objective():
-    (first, second), tau = views(), torch.rand(10, 2).double().add(0.1).requires_grad_()
-    loss = step_of(RobustContrastive(0.7), (first, second, tau), torch.arange(10), sample=tau)
-    wanted = functional.robust_contrastive_loss(first, second, tau, rho=0.7)
-    assert_equal(loss, wanted, (first, second, tau))
+    (first, second), tau = views(), torch.rand(10, 2).double().add(0.1)
+    loss = step_of(RobustContrastive(0.7).tempered(tau), (first, second, tau), torch.arange(10))
+    assert_equal(loss, functional.robust_contrastive_loss(first, second, tau, rho=0.7), (first, second))
 
 
 @pytest.mark.parametrize("tau", [1e-3, 1e3])

@@ -351,7 +351,8 @@ class FromEstimate(Objective):
 def differentiated(function: Any, leaves: Any) -> tuple[torch.Tensor, Any]:
     """Return a function's value, and its ``backward``: by autograd, but in transforms and compilers by torch.func."""
     if not can_read(leaves[0]):
-        return torch.func.vjp(function, *leaves)
+        made: Any = torch.func.vjp(function, *leaves)
+        return made
     if torch.is_inference_mode_enabled():  # where nothing has a gradient
         return function(*leaves), lambda grad: tuple(0 * leaf for leaf in leaves)
     with torch.enable_grad():

@@ -19,11 +19,10 @@ Notes
   fit is left out, with one warning that names the loss.
 """
 
-from fcco.losses._contrastive_variants import RobustContrastiveLoss
-from fcco.losses._similarity import ContrastiveLoss
 from fcco.losses.auc import AUCLoss
 from fcco.losses.baseline_cox import BaselineCoxLoss
 from fcco.losses.bipartite import AveragePrecisionLoss, PNormPushLoss
+from fcco.losses.contrastive import ContrastiveLoss, RobustContrastiveLoss
 from fcco.losses.group_dro import GroupDROLoss
 from fcco.losses.likelihood import LatentVariableLoss, SoftmaxLoss
 from fcco.losses.lists import ListMLELoss, ListNetLoss, NDCGLoss

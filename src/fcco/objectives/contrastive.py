@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fcco.core.arrays import Array
+from fcco.core.arrays import Array, counted, slots_of
 from fcco.core.kernels import log_totals
 from fcco.core.objective import FromEstimate
-from fcco.core.outers import FromFunction, Logarithm, Outer
-from fcco.core.weights import Pool, SelfTerm, Weights
+from fcco.core.outers import Logarithm, Outer
+from fcco.core.weights import TINY, Pool, SelfTerm, Weights
 
 
 class Views(NamedTuple):
@@ -32,17 +34,17 @@ class Contrastive(FromEstimate):
     def __init__(
         self,
         sizes: Any = None,
-        tau: float | Tensor = 0.1,
+        temperature: float | Tensor = 0.1,
         mode: Literal["two_views", "cross_modal"] = "two_views",
         term: SelfTerm = None,
     ) -> None:
         self.sizes = self.anchor_sizes = self.stratum_sizes = sizes
         self.total = None if sizes is None else float(sizes[0])
-        self.tau, self.views, self.self_term = tau, 2 if mode == "two_views" else 1, term
+        self.temperature, self.views, self.self_term = temperature, 2 if mode == "two_views" else 1, term
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        return learnt(self.tau)
+        return learnt(self.temperature)
 
     def weigh(self, x: Any, candidates: Any, pool: Pool, copies: Array | float) -> Weights:
         """Return what each candidate of a pool stands for; there is no mean over nobody."""
@@ -66,7 +68,7 @@ class Contrastive(FromEstimate):
 
     def of_anchors(self, anchors: Any, k: int) -> Any:
         """Return the temperature of view k of the anchors."""
-        return as_number(self.tau, anchors[0])
+        return as_number(self.temperature, anchors[0])
 
 
 class TemperedViews(NamedTuple):
@@ -77,26 +79,47 @@ class TemperedViews(NamedTuple):
 
 
 class RobustContrastive(Contrastive):
-    """F = mean over both views a of tau_a (log g_a + rho), where the temperatures of the anchors are the sample too."""
+    """F = mean over both views a of tau_a (log g_a + rho), given the temperatures of the anchors."""
 
     Columns, outputs = TemperedViews, 3
 
     def __init__(self, rho: float, sizes: Any = None, mode: Any = "two_views", term: SelfTerm = None) -> None:
         super().__init__(sizes, mode=mode, term=term)
-        self.outer = FromFunction(Tempered(rho))
+        self.rho = rho
+
+    def tempered(self, tau: Tensor) -> RobustContrastive:
+        """Return this objective with the temperatures of all anchors, [m, 2]."""
+        objective = copy.copy(self)
+        objective.outer = Tempered(tau, self.rho)
+        return objective
 
     def of_anchors(self, anchors: Any, k: int) -> Any:
         return anchors.tau[:, k, None]
 
+    def slope_in_temperature(self, step: Any) -> Tensor:
+        """Return the derivatives of tau (log u + rho) in tau, [m, 2], of which a row that repeats has the mean.
 
-class Tempered:
+        The gradient of a step is that in log g alone, of the mean over both views and all anchors.
+        """
+        weight = (step.share / (step.share.sum() + TINY))[:, None]
+        slope = step.at + self.rho + 2 * step.gradients[2] / torch.where(weight > 0, weight, 1.0)
+        slot, known = slots_of(step.rows), (step.share > 0).to(slope.dtype)
+        total, count = (counted(slot, len(slot), part) for part in (slope.T * known, known))
+        return (total / count.clamp(min=1))[:, slot].T
+
+
+@dataclass(frozen=True, eq=False)
+class Tempered(Outer):
     """f = the mean over both views of tau (log u + rho)."""
 
-    def __init__(self, rho: float) -> None:
-        self.rho = rho
+    tau: Tensor
+    rho: float
 
-    def __call__(self, log_u: Tensor, rows: Tensor, tau: Tensor) -> Tensor:
-        return (tau * (log_u + self.rho)).mean(1)
+    def value(self, u: Tensor, rows: Array, sample: Any = None) -> Tensor:
+        return (self.tau * (u + self.rho)).mean(1)
+
+    def slope(self, u: Tensor, rows: Array, sample: Any = None) -> Tensor:
+        return self.tau / 2 + 0 * u
 
 
 def unit(z: Tensor) -> Tensor:
