@@ -336,7 +336,7 @@ def test_the_hazard_is_that_of_breslow():
         (lambda: BaselineCoxLoss(4, [1.0], [1], stratified=True, centred=True), "centred=True needs random batches"),
         (
             lambda: BaselineCoxLoss(4, [1.0], [1], rule=fcco.MOAP(0.1)),
-            "rule of BaselineCoxLoss must be SOX, SOAP, SCENT or BSGD",
+            "rule of BaselineCoxLoss must be SOX, SOAP or BSGD",
         ),
     ],
 )

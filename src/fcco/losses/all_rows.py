@@ -13,7 +13,7 @@ from fcco.core.rules import Batch as Met
 from fcco.core.rules import updated
 from fcco.core.spaces import Rate, as_dtype
 from fcco.core.step import ALONE, Batch, Step
-from fcco.losses.loss import Made, ObjectiveLoss, _plain_torch, _visit
+from fcco.losses.loss import Call, Made, ObjectiveLoss, _plain_torch, _visit
 
 
 class Update(NamedTuple):
@@ -67,14 +67,15 @@ class AllRowsLoss(ObjectiveLoss):
         new, at = updated(self.rule, before, Met(inner, rate, lambda: 1.0, self.table.block.space))
         return Update(rows, before, new, at, rate, new > -math.inf if present is None else present, inner)
 
-    def _take(self, columns: Any, rows: Any, *others: Any, ranks: Any = None, mine: Any = None) -> Made:
-        view = self._view(ranks or ALONE)
+    def _take(self, call: Call) -> Made:
+        columns, rows = call.columns, call.rows
+        view = self._view(call.ranks or ALONE)
         x = self.objective.Columns(as_dtype(columns[0].detach(), self._dtype(columns)), *columns[1:])
         nothing: Any = None
         with _plain_torch(rows.device):
             value, gradient, update = self._step(x, view)
         step = Step(value, (gradient,), update.written, *update, None, None, None, self.objective.outer)
-        self._check_finite(step, Batch(x, rows, nothing, nothing, None, None, slice(None), True), ranks)
+        self._check_finite(step, Batch(x, rows, nothing, nothing, None, None, slice(None), True), call.ranks)
         if not self.is_frozen:
             view.write(step)
         for observer in self.observers:

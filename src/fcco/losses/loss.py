@@ -205,7 +205,7 @@ class ObjectiveLoss(nn.Module):
                 made = self._of_batch(columns, weight, sample)
             elif group is None:
                 columns, rows, ordered = self._rows(columns, index)
-                made = self._take(columns, rows, ordered, index is not None, weight, sample)
+                made = self._take(Call(columns, rows, ordered, index is not None, weight, sample))
             else:
                 columns, made = self._take_together(columns, index, weight, sample, GroupRanks(group))
         loss = attach(made.value, columns[: self.objective.outputs], made.gradients, made.extra)
@@ -312,73 +312,59 @@ class ObjectiveLoss(nn.Module):
             check_one_each(rows, first, self._names[0])
         return columns, rows, check_rows(rows, self.n)
 
-    def _take(
-        self,
-        columns: Sequence[Tensor],
-        rows: Tensor,
-        ordered: Any,
-        has_rows: bool,
-        weight: Any,
-        sample: Any,
-        ranks: GroupRanks | None = None,
-        mine: slice | None = None,
-    ) -> Made:
-        """Take a step."""
-        table, memory = self.table.block, self.memory
-        dtype = wider(columns[0].dtype, table.dtype)
-        count = self.objective.outputs
-        given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
-        numpy = ranks is None and self._takes_arrays(given)
-        if numpy:
-            given = [None if c is None else (c.detach() if c.requires_grad else c).numpy() for c in given]
-        objective = self._objective_like(given[0])
-        x = objective.Columns(*given)
-        is_apart = ranks is not None and objective.has_pool and not self.layout.gather
-        with nullcontext() if numpy else _plain_torch(rows.device):
-            if ordered is not None and not numpy:
-                ordered = torch.from_numpy(ordered)
-            given_rows = rows.numpy() if numpy else rows
-            options: Any = {"mine": mine, "fixed": ranks is None and not can_read(given_rows), "is_apart": is_apart}
-            batch = as_batch(objective, x, given_rows, ordered=ordered, **options)
-            batch = self._weighed(batch, weight, sample, dtype, numpy=numpy)
-            if has_rows and (numpy or can_read(batch.rows)):
-                self.check_known(batch)
+    def _take(self, call: Call) -> Made:
+        """Gather a batch, take its step, and commit what becomes of the rows and of the memory."""
+        objective, batch = self._gathered(call)
+        numpy, memory, ranks = isinstance(batch.rows, np.ndarray), self.memory, call.ranks or ALONE
+        with nullcontext() if numpy else _plain_torch(call.rows.device):
             objective, then = self.at_step(objective, batch, is_step=True)
-            if ranks is not None and not objective.has_pool:
-                ranks.anchors = ranks.examples
-            elif ranks is not None:
-                ends = torch.tensor(ranks.examples).cumsum(0).to(rows.device)
-                ranks.anchors = torch.searchsorted(batch.every, ends).diff(prepend=ends[:1] * 0).tolist()
-            view = self._view(ranks or ALONE, numpy=numpy)
+            view = self._view(ranks, numpy=numpy)
             rings: Any = None
             recalled: Any = None
             if memory is not None:
-                memory.check(x)
-                rings = memory.prepared(x, numpy=numpy)
-                recalled = memory.recall(rings, objective, batch, knows_rows=has_rows)
+                rings = memory.prepared(batch.x, numpy=numpy)
+                recalled = memory.recall(rings, objective, batch, knows_rows=call.has_rows)
             if self.rule.all_rows:
-                step = take_step_of_all(objective, self.rule, view, batch, self.n, ranks or ALONE)
+                step = take_step_of_all(objective, self.rule, view, batch, self.n, ranks)
             else:
-                step = take_step(objective, self.rule, view, batch, recalled, ranks or ALONE)
+                step = take_step(objective, self.rule, view, batch, recalled, ranks)
             step, last = self.completed(step, self.rule)
-        if ranks is None:
-            self._check_finite(step, batch, None)
-        else:
-            ranks.is_careful |= is_apart or not objective.has_pool  # as each then has what others do not see
-            self._check_finite(step, batch, ranks)
-            ranks.agree()
-            ranks.is_careful = False
+        self._check_finite(step, batch, call.ranks)
         if not self.is_frozen:
-            view.write(step) if has_rows else table.step.add_(1)
+            view.write(step) if call.has_rows else view.table.step.add_(1)
             if memory is not None:
                 fresh = (batch, step) if batch.apart is None else _of_process(batch, step, batch.apart)
-                memory.remember(rings, objective, *fresh, recalled, knows_rows=has_rows)
+                memory.remember(rings, objective, *fresh, recalled, knows_rows=call.has_rows)
             for write in (then, last):
                 if write is not None:
                     write()
-        for observer in self.observers if has_rows else ():
+        for observer in self.observers if call.has_rows else ():
             observer(_visit(step, view, batch.mine))
-        return Made.of(step, weight)
+        return Made.of(step, call.weight)
+
+    def _gathered(self, call: Call) -> tuple[Objective, Batch]:
+        """Return the objective and the batch as arrays of one library, which are not in conflict with what is known."""
+        columns, ranks, count = call.columns, call.ranks, self.objective.outputs
+        dtype = self._dtype(columns)
+        given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
+        rows, ordered, fixed = call.rows, call.ordered, False
+        if numpy := ranks is None and self._takes_arrays(given):
+            given = [None if c is None else (c.detach() if c.requires_grad else c).numpy() for c in given]
+            rows = rows.numpy()
+        else:
+            ordered = None if ordered is None else torch.from_numpy(ordered)
+            fixed = ranks is None and not can_read(rows)
+        objective = self._objective_like(given[0])
+        is_apart = ranks is not None and objective.has_pool and not self.layout.gather
+        with nullcontext() if numpy else _plain_torch(call.rows.device):
+            x = objective.Columns(*given)
+            batch = as_batch(objective, x, rows, ordered=ordered, mine=call.mine, fixed=fixed, is_apart=is_apart)
+            batch = self._weighed(batch, call.weight, call.sample, dtype, numpy=numpy)
+            if call.has_rows and (numpy or can_read(rows)):
+                self.check_known(batch)
+            if ranks is not None:
+                ranks.know_anchors(batch.every if objective.has_pool else None)
+        return objective, batch
 
     def _view(self, ranks: Ranks, *, numpy: bool = False) -> TableRows:
         """Return the rows of the table, as a step reads and writes them."""
@@ -437,7 +423,7 @@ class ObjectiveLoss(nn.Module):
             rows = torch.arange(len(rows), device=rows.device)
         ranks.is_careful = sample is not None or not type(self.objective).__module__.startswith("fcco.")
         try:
-            made = self._take(shared or columns, rows, None, has_rows, weight, sample, ranks=ranks, mine=mine)
+            made = self._take(Call(shared or columns, rows, None, has_rows, weight, sample, ranks, mine))
         except Exception as caught:
             ranks.agree(caught)
             raise
@@ -488,6 +474,15 @@ class ObjectiveLoss(nn.Module):
         return self._described.texts({**self.table.identity, **vars(self.objective), **made})
 
     def _check_finite(self, step: Step, batch: Batch, ranks: GroupRanks | None) -> None:
+        """Raise if what a step would return or keep is not finite, in all processes together."""
+        if ranks is not None and (batch.apart is not None or not self.objective.has_pool):
+            ranks.is_careful = True  # as each has what others do not see
+        self._check_values(step, batch, ranks)
+        if ranks is not None:
+            ranks.agree()
+            ranks.is_careful = False
+
+    def _check_values(self, step: Step, batch: Batch, ranks: GroupRanks | None) -> None:
         """Raise if what a step would return or keep is not finite; -inf is legal where it is a logarithm."""
         own = self.objective.has_pool or self.rule.all_rows
         kept = [step.new if own else step.new[batch.mine], step.refreshed]
@@ -628,6 +623,22 @@ def _visit(step: Step, view: TableRows, mine: slice) -> Visit:
     """Return a step as observers see it: the anchors of this process."""
     parts: Any = (step.rows, step.kept, step.before, view.seen > 0, step.share > 0)
     return Visit(*(torch.as_tensor(part)[mine] for part in parts))
+
+
+class Call(NamedTuple):
+    """A call that has been checked."""
+
+    columns: Sequence[Tensor]
+    """Of all processes, if the objective has a pool."""
+    rows: Tensor
+    ordered: Any
+    """The rows in ascending order, if that is known."""
+    has_rows: bool
+    """Whether the caller gave them."""
+    weight: Any
+    sample: Any
+    ranks: GroupRanks | None = None
+    mine: slice | None = None
 
 
 class Made(NamedTuple):

@@ -151,6 +151,7 @@ class OutputMemory(nn.Module):
 
     def prepared(self, x: Any, *, numpy: bool) -> Rings:
         """Return the buffers, which share their storage with what is returned; x may need others, which are new."""
+        self.check(x)
         rings = self._arrays(x, numpy, {})
         for held, column in zip(rings.x, x, strict=True):
             if (None if held is None else held.dtype) != (None if column is None else column.dtype):

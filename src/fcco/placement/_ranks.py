@@ -46,6 +46,13 @@ class GroupRanks(Ranks):
             raise ValueError("the batch is empty on all ranks")
         return all_gather(self.group, columns, self.examples), self.group.span(self.examples)
 
+    def know_anchors(self, every: Tensor | None) -> None:
+        """Keep how many anchors each process has, given where those of all are; None: all examples are."""
+        self.anchors = self.examples
+        if every is not None:
+            ends = torch.tensor(self.examples).cumsum(0).to(every.device)
+            self.anchors = torch.searchsorted(every, ends).diff(prepend=ends[:1] * 0).tolist()
+
     def exchange(self, *parts: Tensor) -> tuple[tuple[Tensor, ...], slice]:
         """Return the parts of all processes' anchors, joined, and where this process's are."""
         self.agree()
