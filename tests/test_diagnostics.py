@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fcco
-from fcco._step import Visit
 from fcco.core.outers import FromFunction
 from fcco.core.surrogates import as_surrogate
 from fcco.data import PositiveNegativeSampler
@@ -34,7 +33,7 @@ from fcco.diagnostics._gradients import Sample
 from fcco.diagnostics._monitor import sum_of_squared_weights
 from fcco.diagnostics._probe import probing
 from fcco.diagnostics._watch import engine_of
-from fcco.losses.loss import ObjectiveLoss
+from fcco.losses.loss import ObjectiveLoss, Visit
 from fcco.objectives.bipartite import PNormPush
 from fcco.objectives.given import GivenInner
 from fcco.objectives.survival import Cox

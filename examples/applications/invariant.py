@@ -73,7 +73,7 @@ def main() -> None:
     x, y = load()
     passes, rates = (4, (0.25,)) if given.quick else (96, (0.03, 0.06, 0.125, 0.25, 0.5))
     lowest = minimum(x, y)
-    default = fcco.losses.InvariantLogisticLoss(1).coupled.rule
+    default = fcco.losses.InvariantLogisticLoss(1).rule
     methods: list[tuple[str, fcco.Rule, int]] = [
         ("BSGD", fcco.BSGD(), 1),
         ("BSGD", fcco.BSGD(), 4),

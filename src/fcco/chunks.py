@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from fcco._checks import whole_number
-from fcco._coupled import CoupledLoss
 from fcco._eager import eager
 from fcco.losses.loss import ObjectiveLoss
 
@@ -70,9 +69,9 @@ def forward_in_chunks(module: nn.Module | Callable[..., Any], /, *args: Any, chu
             "cannot be seen: write a module whose forward calls it"
         )
     for name, part in owner.named_modules():
-        if isinstance(part, CoupledLoss | ObjectiveLoss):
+        if isinstance(part, ObjectiveLoss):
             raise ValueError(
-                f"module must not contain a loss of fcco; found {name.removesuffix('.coupled')!r}. Pass the network "
+                f"module must not contain a loss of fcco; found {name!r}. Pass the network "
                 "alone, and call the loss with its outputs"
             )
     if isinstance(module, DistributedDataParallel):  # one forward pass for DDP, which then reduces once

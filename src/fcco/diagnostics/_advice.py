@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fcco._step import Visit
 from fcco.core.rules import BSGD, SOAP
 from fcco.core.spaces import as_column
 from fcco.diagnostics._gradients import GradientError, Sample, draw, exact_target, warn_if_few
 from fcco.diagnostics._monitor import Monitor, sum_of_squared_weights
 from fcco.diagnostics._probe import Evaluate, estimates, exact_rows, relative_error
 from fcco.diagnostics._watch import engine_of, keeps_table
+from fcco.losses.loss import Visit
 
 # The part of a run over which a falling step size averages.
 _TAIL = 0.5

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import whole_number
-from fcco._step import Visit
 from fcco.core.rules import is_per_row
 from fcco.diagnostics._probe import ExactInner, relative_error, squared_error
 from fcco.diagnostics._watch import Watch, engine_of, keeps_table, table_of
+from fcco.losses.loss import Visit
 
 # Weight of the newest batch in running means: some 200 batches count.
 _RATE = 0.01

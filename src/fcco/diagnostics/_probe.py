@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fcco._step import Visit
 from fcco.core.rules import BSGD, Rule
 from fcco.diagnostics._watch import engine_of, table_of
+from fcco.losses.loss import Visit
 
 Evaluate = Callable[[nn.Module, Tensor], Tensor]
 ExactInner = Callable[[Tensor], Tensor]

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fcco._checks import whole_number
 from fcco.diagnostics import Monitor
-from fcco.diagnostics._watch import Engine
 from fcco.distributed import full_state_dict
+from fcco.losses.loss import ObjectiveLoss
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -69,7 +69,7 @@ class TableCallback(Callback):
         ValueError
             If there is no loss with a table to fit, or if one of ``losses`` is a part of the module.
         """
-        inside = {name: module for name, module in pl_module.named_modules() if isinstance(module, Engine)}
+        inside = {name: module for name, module in pl_module.named_modules() if isinstance(module, ObjectiveLoss)}
         for name, loss in self.losses.items():
             loss.to(pl_module.device)
             if any(part is own for part in loss.modules() for own in inside.values()):
@@ -79,9 +79,7 @@ class TableCallback(Callback):
                 f"{type(pl_module).__name__} holds no loss with a table: make it an attribute, or pass it as losses"
             )
         if stage == "fit" and self.every:
-            # "loss.coupled", the engine in self.loss, is better known as "loss".
-            named = {name.removesuffix(".coupled"): engine for name, engine in inside.items()}
-            self.monitors = {name: Monitor(loss) for name, loss in {**named, **self.losses}.items()}
+            self.monitors = {name: Monitor(loss) for name, loss in {**inside, **self.losses}.items()}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the losses to where the module is by now.

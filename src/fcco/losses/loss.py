@@ -29,7 +29,6 @@ from fcco._checks import (
 from fcco._describe import Descriptions, fingerprint, options_of
 from fcco._eager import eager
 from fcco._leave_out import leave_out_what_does_not_fit
-from fcco._step import Visit
 from fcco._table import InnerTable
 from fcco.core.arrays import at_least, can_read
 from fcco.core.objective import Objective
@@ -47,6 +46,21 @@ from fcco.placement._sharded_table import ShardedTable
 _FLOATS = (torch.float32, torch.float64)
 _OF_PROCESS = ("objective", "population", "layout", "training", "is_frozen", "observers")
 _MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
+
+
+class Visit(NamedTuple):
+    """One step of the table as an observer sees it, with an entry for each position of the batch."""
+
+    rows: Tensor
+    """[B1]."""
+    estimate: Tensor
+    """[B1] or [B1, dim], of g (log g in log space)."""
+    before: Tensor
+    """What the rows held; the estimate where a row was not visited before."""
+    seen: Tensor
+    """[B1] of bool: whether the row was visited before."""
+    where: Tensor
+    """[B1] of bool: False for padding."""
 
 
 class ObjectiveLoss(nn.Module):
@@ -347,7 +361,8 @@ class ObjectiveLoss(nn.Module):
         columns, ranks, count = call.columns, call.ranks, self.objective.outputs
         dtype = self._dtype(columns)
         given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
-        rows, ordered, fixed = call.rows, call.ordered, False
+        rows: Any = call.rows
+        ordered, fixed = call.ordered, False
         if numpy := ranks is None and self._takes_arrays(given):
             given = [None if c is None else (c.detach() if c.requires_grad else c).numpy() for c in given]
             rows = rows.numpy()

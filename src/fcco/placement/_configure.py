@@ -60,16 +60,15 @@ def configure(
     >>> len(loss_fn.table.u)
     1000
     """
-    from fcco._coupled import CoupledLoss  # which need this package
-    from fcco.losses.loss import ObjectiveLoss
+    from fcco.losses.loss import ObjectiveLoss  # which needs this package
 
     if sharded and alone:
         raise ValueError("a table that is sharded over ranks cannot be alone")
-    coupled = [part for part in module.modules() if isinstance(part, CoupledLoss | ObjectiveLoss)]
-    for loss in coupled:
+    losses = [part for part in module.modules() if isinstance(part, ObjectiveLoss)]
+    for loss in losses:
         if sharded and loss.rule.all_rows:
             raise ValueError(f"{type(loss.rule).__name__} updates all rows at every step: its table cannot be sharded")
-    for loss in coupled:
+    for loss in losses:
         loss.layout = Layout(gather, group, alone)
         loss.table = table = loss.table.full()
         ranks = current_group(loss.layout)

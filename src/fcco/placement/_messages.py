@@ -66,9 +66,7 @@ def device_of(group: Group) -> torch.device:
     return torch.device("cuda" if "nccl" in dist.get_backend(group.handle) else "cpu")
 
 
-def agree(
-    group: Group, error: Exception | None, numbers: Tensor, settings: Mapping[str, str], each: Tensor | None = None
-) -> list[list[float]]:
+def agree(group: Group, error: Exception | None, numbers: Tensor, settings: Mapping[str, str]) -> list[list[float]]:
     """Tell every rank some numbers of this one; raise on all of them if any has an error, or differs from the others.
 
     All such messages have one length, so that ranks which are at different messages notice.
@@ -83,24 +81,16 @@ def agree(
         [2] of float64.
     settings : Mapping[str, str]
         What must be the same on all ranks, by name.
-    each : Tensor, optional
-        [k], one more number for each rank by itself.
 
     Returns
     -------
     list[list[float]]
-        The numbers of every rank, with what it has for this one by itself as the last.
+        The numbers of every rank.
     """
     mark = int(digest("\n".join(f"{name}={text}" for name, text in settings.items()).encode()), 16)
     head = torch.tensor([error is not None, mark], dtype=torch.float64, device=numbers.device)
     line = torch.cat([head, numbers]).unsqueeze(0)
-    if each is None:
-        lines = _gather_evenly(group, line).tolist()
-    else:
-        told = torch.cat([line.expand(group.size, -1), each.unsqueeze(1)], 1)
-        heard, one_each = torch.empty_like(told), [1] * group.size
-        dist.all_to_all_single(heard, told, one_each, one_each, group=group.handle)
-        lines = heard.tolist()
+    lines = _gather_evenly(group, line).tolist()
     if error is not None:
         raise error
     for rank, (refused, *_) in enumerate(lines):
