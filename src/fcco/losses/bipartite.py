@@ -191,7 +191,7 @@ class AveragePrecisionLoss(ScoredLoss, TemperedLoss):
             The columns, and the index.
         """
         for name, values in zip(self.columns, columns, strict=True):
-            if self.classes is None and isinstance(values, Tensor) and values.dim() == 2 and values.shape[1] > 1:
+            if isinstance(values, Tensor) and values.dim() == 2 and values.shape[1] > 1 and self.classes is None:
                 raise ValueError(
                     f"{name} must have the shape [B], because this loss is that of one class; got {shape_of(values)}. "
                     "For a column for each class, make it by from_targets(target) with target of the shape [n, C]"
