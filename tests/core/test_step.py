@@ -74,33 +74,7 @@ def test_the_floor_of_a_risk():
         assert_close(Cox().floor(anchors, candidates, to(inner), to(0 * inner)), expected)
 
 
-SIZES, EXP = np.array([30.0, 10.0]), as_surrogate("exp")
-LOSSES = {
-    "precision": (AveragePrecision(as_surrogate("ramp"), 1.0, SIZES), L.AveragePrecisionLoss, {"n_pos": 10}),
-    "exact": (AveragePrecision(EXP, 1.0, SIZES, "exact"), L.AveragePrecisionLoss,
-              {"n_pos": 10, "surrogate": "exp", "own_term": "exact"}),
-    "push": (PNormPush(EXP, 2), L.PNormPushLoss, {"p": 2}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("rule", [fcco.SOAP(0.7), fcco.SOX(0.5), fcco.BSGD(), fcco.MOAP(0.5)], ids=repr)
-@pytest.mark.parametrize("name", LOSSES)
-def test_steps_are_those_of_the_losses(name, rule):
-    objective, kind, options = LOSSES[name]
-    x, _ = population(objective, np.arange(40) % 4 // 3)
-    features, weights = torch.randn(40, 5, dtype=torch.double), torch.zeros(5, dtype=torch.double, requires_grad=True)
-    losses = kind(40, rule=rule, memory=0, **options).double(), ObjectiveLoss(objective, 40, rule=rule).double()
-    losses[1].n_outer = options.get("n_pos", options.get("n_events", 40))
-    made = []
-    for _ in range(10):
-        rows = torch.randperm(40)[:12]
-        scores, rest = features[rows] @ weights, [torch.tensor(column)[rows] for column in x[1:]]
-        values = [losses[0](scores, *rest, rows), losses[1](scores, *rest, index=rows)]
-        gradients = [torch.autograd.grad(value, weights, retain_graph=True)[0] for value in values]
-        made.append([(value.detach(), *gradient) for value, gradient in zip(values, gradients, strict=True)])
-        weights = (weights - 0.02 * gradients[0]).detach().requires_grad_()
-    old, new = np.array(made).transpose(1, 0, 2)
-    assert_close(new, old)
+EXP = as_surrogate("exp")
 
 
 def by_step(step):

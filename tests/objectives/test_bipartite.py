@@ -6,7 +6,6 @@ import torch
 
 import fcco
 import fcco.functional as F
-from fcco import losses as L
 from fcco.core import kernels
 from fcco.core.surrogates import as_surrogate
 from fcco.objectives.bipartite import AUC, AUCMargin, AveragePrecision, PNormPush, Scored
@@ -17,7 +16,6 @@ from .checks import (
     assert_equal,
     bias,
     random_batches,
-    steps,
     stratified_batches,
     value_and_gradient,
 )
@@ -62,27 +60,6 @@ def test_min_max_keeps_the_digits_of_single_precision(library):
     exact, of_exact = value_and_gradient(lambda x: F.auc_loss(x, TARGET, form="min_max"), x.double())
     assert abs(value - exact) < 1e-5 * exact
     assert (gradient - of_exact).abs().max() < 1e-5 * of_exact.abs().max()
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("term", ["exact", "sampled"])
-@pytest.mark.parametrize("name", ["ramp", "logistic", "exp"])
-def test_steps_of_average_precision(name, term, rule, library):
-    if name == "exp" and isinstance(rule, fcco.SOX):  # it limits the ratio of each of two sums: these, or one and both
-        rule = fcco.SOX(0.5, safeguard=False)
-    sizes = np.bincount(TARGET, minlength=2).astype(float)
-    objective = AveragePrecision(as_surrogate(name), 0.7, sizes if library == "numpy" else torch.tensor(sizes), term)
-    other = L.AveragePrecisionLoss.from_targets(TARGET, surrogate=name, temperature=0.7, rule=rule, own_term=term)
-    steps(as_loss(objective, 60, rule, library), other, SCORES, TARGET)
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("name", ["squared_hinge", "exp"])
-def test_steps_of_p_norm_push(name, rule, library):
-    other = L.PNormPushLoss.from_targets(TARGET, surrogate=name, p=2, rule=rule)
-    steps(as_loss(PNormPush(as_surrogate(name), 2), 60, rule, library), other, SCORES / 2, TARGET)
 
 
 @pytest.mark.parametrize("name", ["ramp", "squared_hinge", "exp"])

@@ -8,7 +8,6 @@ import torch
 
 import fcco
 import fcco.functional as F
-from fcco import losses as L
 from fcco.core import kernels
 from fcco.core.step import as_batch, estimate, take_step
 from fcco.core.surrogates import as_surrogate
@@ -101,16 +100,6 @@ def test_rows_without_labels_may_stay_in_fixed_shapes(kind):
     assert torch.isclose(one.value, two.value, rtol=1e-12)
     assert torch.allclose(one.gradients[0], two.gradients[0][LABELS.flatten() >= 0], rtol=1e-12, atol=1e-15)
     assert not two.gradients[0][LABELS.flatten() < 0].any()
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("kind", ["ap exact", "ap sampled"])
-def test_steps(kind, rule, library):
-    kind, term = kind.split()
-    other = L.AveragePrecisionLoss.from_targets(LABELS, rule=rule, own_term=term, surrogate="ramp")
-    loss = as_loss(objective_of(kind, "ramp", sizes_of(LABELS), term=term), N * C, rule, library)
-    steps(flat(loss), other, SCORES, LABELS)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
