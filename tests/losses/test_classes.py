@@ -204,3 +204,19 @@ def test_labels_of_minus_one_and_one_are_not_taken_for_missing_ones():
         with pytest.raises(ValueError, match="got only -1 and 1"):
             loss.from_targets(signs)
     fcco.functional.average_precision(scores, torch.where(target, 1, 0).masked_fill(torch.eye(20, 3).bool(), -1))
+
+
+def test_missing_labels_need_no_place_in_a_memory(monkeypatch):
+    """Steps in fixed shapes, which keep pairs without a label, remember what others do."""
+    scores, target = data()
+    eager, fixed = (losses.PartialAUCLoss.from_targets(target, rule=fcco.SOAP(0.5), memory=2) for _ in range(2))
+    for rows in map(torch.tensor, ([0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 3], [10, 11, 12, 1, 2])):
+        made = []
+        for loss_fn in (eager, fixed):
+            if loss_fn is fixed:
+                monkeypatch.setattr("fcco.losses.classes.reads_are_free", lambda values: False)
+            loss = loss_fn(scores[rows], target[rows], rows)
+            made.append([loss.detach(), grad(loss, scores)])
+            monkeypatch.undo()
+        torch.testing.assert_close(*made)
+    assert all(map(torch.equal, (eager.memory.row[:-1], eager.memory.born), (fixed.memory.row[:-1], fixed.memory.born)))

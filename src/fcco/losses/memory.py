@@ -11,7 +11,19 @@ from torch import Tensor, nn
 
 from fcco._checks import whole_number
 from fcco._table import at_least_single
-from fcco.core.arrays import Array, ascending, at_most, cast, contains, is_last, namespace, numbered, places_of, taken
+from fcco.core.arrays import (
+    Array,
+    ascending,
+    at_most,
+    cast,
+    contains,
+    is_last,
+    is_positive,
+    namespace,
+    numbered,
+    places_of,
+    taken,
+)
 from fcco.core.objective import Objective
 from fcco.core.rules import BSGD, Rule
 from fcco.core.spaces import as_column
@@ -223,6 +235,8 @@ class OutputMemory(nn.Module):
         mean[...] = step.mean
         ring = objective.ring(batch.x, batch.pool.kind) if self.rings > 1 else 0 * batch.rows
         member = ring == numbered(self.rings, row)[:, None]
+        if not is_positive(batch.pool.weight):  # what is no candidate needs no place
+            member = member & (batch.pool.weight > 0)
         if batch.repeats and knows_rows:  # only the last appearance of each row
             member = member & is_last(batch.rows)
         so_far = member.cumsum(1)
