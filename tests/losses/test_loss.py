@@ -386,6 +386,18 @@ def test_equal_batches_of_all_ranks_are_warned_of_once(has_rows, monkeypatch):
     assert [str(warning.message)[:34] for warning in caught] == ["all 2 ranks had the same rows in e"]
 
 
+def test_batches_are_not_equal_since_classes_share_rows(monkeypatch):
+    def train(group):
+        loss = fcco.losses.AUCLoss(9, 4, form="min_max")
+        loss.layout = Layout(group=group)
+        for _ in range(4):
+            loss(torch.arange(4.0).requires_grad_() * (1 + group.rank), torch.arange(4) % 2)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Ranks(monkeypatch).run(train)
+
+
 @pytest.mark.parametrize(("name", "memory"), [*shells.CASES, ("contrastive", 0), ("contrastive", 12)])
 def test_ranks_that_do_not_gather_are_each_by_themselves_but_for_the_table(name, memory, monkeypatch):
     """Both have the same batches, but for the rows: each takes the steps of one process, and the table has both."""
