@@ -161,6 +161,7 @@ def test_estimates_of_remembered_anchors_are_unbiased(name):
         )
         if (new > 0).all():
             rate = new / (new + held) if objective.dim > 1 else new.sum() / (new + held).sum()
+            rate = rate.min() if objective.refreshes_alike else rate
             made.append((plain(refreshed) - (1 - rate) * plain(u[anchor])) / rate)
             if name == "sampled":  # the self term stands for as many as each positive in the pool
                 made[-1][0] += 1 - 3 / (new[0] + held[0] + 1)

@@ -70,6 +70,8 @@ class Objective:
     """Whether g is the mean over the candidates, rather than their sum."""
     refreshes = True
     """Whether fresh candidates refresh what is remembered of g, which adds noise where f is a power."""
+    refreshes_alike = False
+    """Whether all relations are refreshed at the least of their rates, so that one does not lag behind another."""
     repels = False
     """Whether candidates that are remembered only push outputs away. In the gradient, a deep model would flee from them
     with all outputs together, and collapse while its loss falls; so they only estimate g."""

@@ -490,6 +490,7 @@ def weigh_refresh(objective: Objective, anchors: Any, batch: Batch, memory: Reme
     if memory.anchors is None:  # an empty place is not itself in the pool
         there = namespace(there).maximum(there, fresh)
     if objective.dim > 1:
-        return w, (w.known * fresh / at_least(there, 1)).T
+        rate = w.known * fresh / at_least(there, 1)
+        return w, (0 * rate + namespace(rate).amin(rate, 0) if objective.refreshes_alike else rate).T
     rate = fresh.sum(0) / at_least(there.sum(0), 1)
     return w, rate if objective.fills else w.known.all(0) * rate

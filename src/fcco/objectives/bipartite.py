@@ -89,6 +89,7 @@ class AveragePrecision(Bipartite):
     """F = -mean over positives i of g_i1 / (g_i1 + g_i2), the sums of l(h_j - h_i) over positives and negatives j."""
 
     dim, relations, self_relation = 2, 2, 0
+    refreshes_alike = True  # where positives are few, a g_1 of many steps ago would meet a new g_2
 
     def __init__(
         self,
