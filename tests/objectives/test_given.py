@@ -44,6 +44,14 @@ def test_latent_variables_of_all_data_are_exact():
     assert_equal(loss, functional.latent_variable_loss(likelihood, weight), (likelihood, weight))
 
 
+@pytest.mark.parametrize("term", ["exact", "sampled"])
+def test_equal_logits_give_the_logarithm_of_the_number_of_classes(term):
+    candidates = torch.tensor([[0, 1, 1, 2], [1, 1, 1, 4], [5, 6, 7, 8]])
+    columns = Logits(torch.zeros(3), torch.zeros(3, 4), None, torch.tensor([1, 4, 0]), candidates)
+    loss = step_of(Softmax(30, term), Logits(*(c if c is None else c.double() for c in columns)), torch.arange(3))
+    torch.testing.assert_close(loss, torch.tensor(30.0).double().log())
+
+
 def test_softmax_of_all_classes_is_exact():
     logits, target = leaf(N, 7), torch.arange(N) % 7
     of_target = logits[torch.arange(N), target]

@@ -143,6 +143,15 @@ def test_one_item(case, term, array):
         assert not np.asarray(step.gradients[0]).any()
 
 
+@ARRAYS
+def test_irrelevant_items_of_list_mle_need_no_relevant_one(array):
+    objective = ListMLE("exact")
+    known = objective.describe(as_columns(array, np.zeros(3), np.array([0.0, 0.0, 1.0]), np.zeros(3, int)))
+    made = estimate(objective, as_batch(objective, Listed(*(column[:2] for column in known)), array(np.arange(2))))
+    assert (np.asarray(made.share) > 0).all()
+    close(made.inner, np.log([2.0, 2.0]))
+
+
 @CASES
 def test_processes_that_share_lists(case):
     objective, *_ = objective_of(case)
