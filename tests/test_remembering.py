@@ -159,7 +159,7 @@ class Transcript:
         ]
         memory = [e for e in self.memory if e["row"] not in set(map(int, rows))]
         still = [e | {"h": e["h"].detach()} for e in fresh]
-        virtual, pool = setting.name.startswith("gradient"), [*still, *memory]
+        virtual, pool = setting.name.startswith("virtual"), [*still, *memory]
         usable = self.objective in ("cox", "nca") or len({bool(e["flag"]) for e in pool}) == 2
         weight = self.pool_weight(pool)
         for e in fresh:

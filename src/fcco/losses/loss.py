@@ -332,7 +332,7 @@ class ObjectiveLoss(nn.Module):
         numpy, memory, ranks = isinstance(batch.rows, np.ndarray), self.memory, call.ranks or ALONE
         with nullcontext() if numpy else _plain_torch(call.rows.device):
             objective, then = self.at_step(objective, batch, is_step=True)
-            view = self._view(ranks, numpy=numpy)
+            view: Any = self._view(ranks, numpy=numpy) if call.has_rows else FirstRows()
             rings: Any = None
             recalled: Any = None
             if memory is not None:
@@ -345,7 +345,7 @@ class ObjectiveLoss(nn.Module):
             step, last = self.completed(step, self.rule)
         self._check_finite(step, batch, call.ranks)
         if not self.is_frozen:
-            view.write(step) if call.has_rows else view.table.step.add_(1)
+            view.write(step) if call.has_rows else self.table.block.step.add_(1)
             if memory is not None:
                 fresh = (batch, step) if batch.apart is None else _of_process(batch, step, batch.apart)
                 memory.remember(rings, objective, *fresh, recalled, knows_rows=call.has_rows)
@@ -612,9 +612,15 @@ class ObjectiveLoss(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         leave_out_what_does_not_fit(self, state_dict, prefix)
         errors: list[str] = args[-1]
-        if self.memory is not None and (problem := self.memory.why_not_loaded(state_dict, f"{prefix}memory.")):
+        of_memory = [key for key in state_dict if key.startswith(f"{prefix}memory.")]
+        if self.memory is None:
+            for key in of_memory:
+                del state_dict[key]
+        elif problem := self.memory.why_not_loaded(state_dict, f"{prefix}memory."):
             errors.append(f"{prefix}memory: {problem}")
             self.table.is_kept = True
+        elif not of_memory and any(key.startswith(f"{prefix}table.") for key in state_dict):
+            state_dict[f"{prefix}memory.row"] = self.memory.row  # of a memory without outputs, which empties this one
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

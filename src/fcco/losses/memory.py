@@ -285,6 +285,12 @@ class OutputMemory(nn.Module):
         for name in [name for name in self._buffers if name.startswith("column")]:
             delattr(self, name)
         self.n_columns = sum(name.startswith("column") for name in saved)
+        if not self.n_columns:  # savers that load in place do not know of columns that are not there yet
+            empty = {
+                name: torch.full_like(b, -1 if name in ("row", "born") else 0) for name, b in self._buffers.items()
+            }
+            self._buffers |= empty
+            return
         for name, value in saved.items():
             if name.startswith("column"):
                 self.register_buffer(name, torch.zeros_like(value, device=self.row.device))
