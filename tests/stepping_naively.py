@@ -46,6 +46,10 @@ class Precision:
     def weight(self, i, j, each, pool):
         return each[self.relation(i, j)]
 
+    def rate(self, known, fresh, there):
+        """At which rate, or rates, a remembered u meets what is fresh: neither relation lags behind the other."""
+        return min(known * fresh / np.maximum(there, 1))
+
     def without_net_force(self, rows, gradient):
         return gradient
 
@@ -63,6 +67,9 @@ class Cox(Precision):
     def pair(self, i, j, z):
         value = np.exp(z[j] - z[i]) * (TIME[j] >= TIME[i])
         return value, value
+
+    def rate(self, known, fresh, there):
+        return known.all() * fresh.sum() / there.sum()
 
     def f(self, u):
         return np.log(u.sum()), np.ones(2) / u.sum()
@@ -90,6 +97,9 @@ class NCA(Precision):
     def pair(self, i, j, z):
         value = np.exp(-np.sum((z[j] - z[i]) ** 2))
         return value, -2 * (z[j] - z[i]) * value
+
+    def rate(self, known, fresh, there):
+        return known * fresh / np.maximum(there, 1)
 
     def f(self, u):
         value, slope = super().f(u)
@@ -170,9 +180,7 @@ class Steps:
             each, known = self.weigh(o.sizes[i] - own_part, fresh)
             own = {"sampled": o.sizes[i][0] / there[0], "exact": 1.0, None: 0.0}[o.own_term]
             new, there = self.total(i, {j: each[o.relation(i, j)] for j in rows}, own, z), there - own_part
-            rate = known * fresh / np.maximum(there, 1)
-            if isinstance(o, Cox):
-                rate = known.all() * fresh.sum() / there.sum()
+            rate = o.rate(known, fresh, there)
             entry["u"] = (1 - rate) * entry["u"] + rate * new
             slopes[i] = o.f(entry["u"])[1]
 
