@@ -38,7 +38,7 @@ def equal(first, second):
 
 def by_row(saved):
     """A state with what is remembered in the order of its rows: the places of it have no meaning."""
-    memory = "memory." if "memory.row" in saved else "coupled.memory."
+    memory = "memory."
     if f"{memory}row" not in saved:
         return saved
     rows, held = saved[f"{memory}row"], (saved[f"{memory}born"] >= 0).nonzero().squeeze(1)
@@ -230,8 +230,8 @@ SPLITS = [1, 0, 0, 1, 0], [0, 1, 0, 1, 0]
 STRANGERS = {
     "kind": (lambda: losses.NCALoss(5), lambda: losses.ContrastiveLoss(5), "kind=NCALoss"),
     "kind again": (lambda: losses.CoxLoss(5), lambda: losses.PartialAUCLoss(5), "kind=CoxLoss"),
-    "engine": (
-        lambda: losses.CoxLoss(5, memory=0).coupled,
+    "given inner values": (
+        lambda: losses.CoxLoss(5, memory=0),
         lambda: fcco.CoupledLoss(torch.square, 5, log=True, rule=fcco.SOX(gamma=0.1)),
         "kind=CoxLoss",
     ),
@@ -393,7 +393,7 @@ class TestVersions:
     def test_newer_ones_are_refused(self):
         loss_fn = losses.CoxLoss(5)
         content = json.dumps({"version": 2, "something": "else"}).encode()
-        newer = {**loss_fn.state_dict(), "coupled.table._extra_state": torch.tensor(list(content), dtype=torch.uint8)}
+        newer = {**loss_fn.state_dict(), "table._extra_state": torch.tensor(list(content), dtype=torch.uint8)}
         with (
             fcco.load_anyway(),
             pytest.raises(RuntimeError, match="has version 2, this fcco knows up to 1: update"),
@@ -476,14 +476,14 @@ class TestSavers:
 
     def test_a_loss_within_a_model(self):
         saved, other = (nn.ModuleDict({"cox": losses.CoxLoss(5, events)}) for events in (2, 3))
-        with pytest.raises(RuntimeError, match=r"cox\.coupled\.table: the saved table has n_events=2"):
+        with pytest.raises(RuntimeError, match=r"cox\.table: the saved table has n_events=2"):
             other.load_state_dict(saved.state_dict())
 
 
 def test_an_empty_population_is_treated_as_one_row():
     """A share of the outer rows is a number, also where there are none."""
-    loss_fn = losses.PNormPushLoss(3, rule=fcco.MOAP(0.5))._with_outer(0)
+    loss_fn = losses.PNormPushLoss(3, rule=fcco.MOAP(0.5)).knows(None, 0)
     monitor = fcco.diagnostics.Monitor(loss_fn)
     loss_fn(torch.ones(3, requires_grad=True), torch.ones(3), torch.arange(3)).backward()
-    assert loss_fn.coupled.n_outer == 1
+    assert loss_fn.n_outer == 1
     assert monitor.report()["never_seen"] == 1.0

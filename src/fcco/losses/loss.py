@@ -635,7 +635,7 @@ def _plain_torch(device: torch.device) -> Iterator[None]:
 def _of_process(batch: Batch, step: Step, mine: slice) -> tuple[Batch, Step]:
     """Return what a process that is apart remembers of the batch of all: its own examples."""
     x = type(batch.x)(*(None if column is None else column[mine] for column in batch.x))
-    pool = batch.pool._replace(kind=batch.pool.kind[mine])
+    pool = batch.pool._replace(kind=batch.pool.kind[mine], weight=batch.pool.weight[mine])
     batch = batch._replace(x=x, rows=batch.rows[mine], pool=pool, every=batch.anchors - mine.start)
     return batch, step._replace(kept=step.kept[batch.mine], share=step.share[batch.mine])
 
