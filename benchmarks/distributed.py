@@ -38,10 +38,9 @@ def count(rank: int, world: int, name: str, sharded: bool, batch: int, steps: in
     return len(sent) / steps, sum(message.sent(world) for message, _ in sent) / steps
 
 
-def step_time(rank: int, world: int, waits: bool, sharded: bool, n: int, batch: int, rounds: int) -> float:
-    """Median seconds of a step of a loss whose rows have all been visited; whether ranks wait for f."""
+def step_time(rank: int, world: int, sharded: bool, n: int, batch: int, rounds: int) -> float:
+    """Median seconds of a step of a loss whose rows have all been visited."""
     loss_fn = fcco.distributed.configure(fcco.CoupledLoss(torch.log1p, n, rule=fcco.SOX(gamma=0.1)), sharded=sharded)
-    loss_fn.outer_may_fail = waits
     loss_fn.table.u.fill_(1.0)
     loss_fn.table.visits.fill_(True)
     subject = SUBJECTS["CoupledLoss, SOX"]
@@ -103,10 +102,9 @@ def report_prediction(n: int = 10**9, world: int = 64, batch: int = 256) -> None
 
 def report_times(rounds: int, largest: int) -> None:
     sizes = [n for n in (10**4, 10**6, 10**8) if n <= largest]
-    kinds = [(False, False, 10**6), (True, False, 10**6), *((False, True, n) for n in sizes)]
-    replicated, waiting, *by_n = [max(r) for r in run_ranks(step_time, 2, [(*kind, 256, rounds) for kind in kinds])]
+    kinds = [(False, 10**6), *((True, n) for n in sizes)]
+    replicated, *by_n = [max(r) for r in run_ranks(step_time, 2, [(*kind, 256, rounds) for kind in kinds])]
     print(f"\nCoupledLoss, 2 ranks of 256 rows: {replicated * 1e3:.2f} ms a step with a replicated table of 10^6 rows")
-    print(f"with an f that may fail: {waiting * 1e3:.2f} ms, {waiting / replicated:.2f} times as long")
     for n, seconds in zip(sizes, by_n, strict=True):
         print(f"sharded, n = {n:.0e}: {seconds * 1e3:.2f} ms, {seconds / replicated:.2f} times as long")
     one, two = (run_ranks(throughput, world, [(256, rounds)])[0] for world in (1, 2))

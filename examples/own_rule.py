@@ -3,7 +3,7 @@
     python examples/own_rule.py [--evaluations 30000]
 
 The rule below, ``Trimmed``, is SOAP with a limit on how far an estimate may lie from its row, as a fraction of the row:
-one wild estimate then cannot undo what many have built up. It is compared with SOAP, SOX and MSVR on a problem whose
+one wild estimate then cannot undo what many have built up. It is compared with SOAP and SOX on a problem whose
 minimum is known: all get the same number of inner samples, and each its best step size of the same grid. Estimates are
 not wild on this problem, and the limit gains nothing; with a width of 1 the two rules end alike.
 """
@@ -50,7 +50,7 @@ class Trimmed(fcco.Rule):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A rule of one's own against SOAP, SOX and MSVR on p-norm push.")
+    parser = argparse.ArgumentParser(description="A rule of one's own against SOAP and SOX on p-norm push.")
     parser.add_argument("--evaluations", type=int, default=30_000, help="inner samples of each run")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
@@ -60,7 +60,6 @@ def main() -> None:
             "Trimmed": Trimmed(0.5, width=0.3),
             "SOAP": fcco.SOAP(0.5),
             "SOX": fcco.SOX(0.5),
-            "MSVR": fcco.MSVR(0.5, kappa=0.1),
         },
         evaluations=options.evaluations,
         lr=[0.01, 0.03, 0.1, 0.3, 1.0],

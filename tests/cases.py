@@ -19,8 +19,6 @@ RULES = [
     fcco.BSGD(),
     fcco.SCGD(gamma=0.3),
     fcco.NASA(gamma=0.3),
-    fcco.MSVR(gamma=0.3, kappa=0.2),
-    fcco.SCENT(alpha=0.7),
 ]
 
 CASES = [(rule, log, dim) for rule in RULES for log in (False, True) for dim in (1, 2) if rule.log in (None, log)]
@@ -62,18 +60,16 @@ def make_batch(case, n=10, batch=4, seed=0, dtype=torch.float64, rows=None):
     index = torch.randperm(n, generator=generator)[:batch] if rows is None else torch.as_tensor(rows)
     count = n if rule.all_rows else len(index)
     shape = (count,) if dim == 1 else (count, dim)
-    inner, previous = 0.5 + torch.rand(2, *shape, generator=generator, dtype=torch.float64)
-    inner = (inner.log() if log else inner).to(dtype).requires_grad_()
-    extra = {"previous": previous.to(dtype)} if rule.needs_previous else {}
-    return inner, index, extra
+    inner = 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    return (inner.log() if log else inner).to(dtype).requires_grad_(), index
 
 
 def run(loss_fn, case, steps=6, first=0, **options):
     """Values and gradients of some steps."""
     history = []
     for seed in range(first, first + steps):
-        inner, index, extra = make_batch(case, n=loss_fn.n, seed=seed, **options)
-        loss = loss_fn(inner, index, **extra)
+        inner, index = make_batch(case, n=loss_fn.n, seed=seed, **options)
+        loss = loss_fn(inner, index)
         loss.backward()
         history += [loss.detach(), inner.grad]
     return history

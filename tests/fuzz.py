@@ -41,12 +41,8 @@ def smooth(t):
 
 SURROGATES = ("ramp", "sigmoid", "squared_hinge", "hinge", "logistic", "exp", smooth)
 TEMPERATURES = (0.1, 0.7, 5.0)
-# Losses make no estimates of all rows or at two weights; without its safeguard SOX may weigh an estimate by 1e38.
-RULES = [None] + [
-    rule
-    for rule in engine.RULES
-    if not (rule.all_rows or rule.needs_previous or getattr(rule, "safeguard", True) is False)
-]
+# Losses make no estimates of all rows; without its safeguard SOX may weigh an estimate by 1e38.
+RULES = [None] + [rule for rule in engine.RULES if not (rule.all_rows or getattr(rule, "safeguard", True) is False)]
 
 
 @dataclass(frozen=True)

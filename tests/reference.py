@@ -101,18 +101,3 @@ def msvr(problem, w, eta, beta, gamma, kappa, draws):
         v = (1 - beta) * v + beta * gradient / len(outer_batch)
         w_old, w = w, w - eta * v
     return w, u
-
-
-def scent(problem, w, eta, beta, alpha, draws):
-    u, v, visited = np.zeros((problem.n, problem.dim)), np.zeros_like(w), set()
-    for outer_batch, inner_batches in draws:
-        gradient = np.zeros_like(w)
-        for i in outer_batch:
-            g_i = problem.g(w, i, inner_batches[i])
-            u_old = start(FIRST_ESTIMATE, u, visited, i, g_i)
-            gamma_i = alpha * u_old / (1 + alpha * u_old)
-            u[i] = (1 - gamma_i) * u_old + gamma_i * g_i
-            gradient += problem.grad_g(w, i, inner_batches[i]) @ problem.grad_f(i, u[i])
-        v = (1 - beta) * v + beta * gradient / len(outer_batch)
-        w = w - eta * v
-    return w, u

@@ -36,8 +36,8 @@ class TestGradient:
         """Before there is any memory, a full batch gives the exact objective and its gradient."""
         if isinstance(case[0], fcco.MOAP):
             case = (fcco.MOAP(gamma=1.0), *case[1:])
-        inner, index, extra = make_batch(case, batch=10)
-        loss = make_loss(case)(inner, index, **extra)
+        inner, index = make_batch(case, batch=10)
+        loss = make_loss(case)(inner, index)
         loss.backward()
         value, gradient = exact(case, inner, index)
         torch.testing.assert_close(loss.detach(), value, rtol=1e-12, atol=1e-12)
@@ -50,8 +50,8 @@ class TestGradient:
         case = (rule, log, 2)
         loss_fn = make_loss(case)
         for seed in range(3):
-            inner, index, extra = make_batch(case, batch=10, seed=seed)
-            loss_fn(inner, index, **extra).backward()
+            inner, index = make_batch(case, batch=10, seed=seed)
+            loss_fn(inner, index).backward()
             torch.testing.assert_close(inner.grad, exact(case, inner, index)[1], rtol=1e-12, atol=1e-12)
 
     def test_gamma_one_sox_lags_one_step(self):
@@ -66,20 +66,20 @@ class TestGradient:
 
     def test_linear_in_the_incoming_gradient(self, case):
         loss_fn = make_loss(case)
-        inner, index, extra = make_batch(case)
+        inner, index = make_batch(case)
         other = copy.deepcopy(loss_fn)
-        loss_fn(inner, index, **extra).backward()
+        loss_fn(inner, index).backward()
         scaled = inner.detach().clone().requires_grad_()
-        (other(scaled, index, **extra) * 1024).backward()
+        (other(scaled, index) * 1024).backward()
         torch.testing.assert_close(scaled.grad, inner.grad * 1024, rtol=1e-14, atol=0)
 
     def test_reaches_through_the_model(self, case):
         """The gradient of a parameter is the chain rule's."""
-        inner, index, extra = make_batch(case)
+        inner, index = make_batch(case)
         weight = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
-        make_loss(case)(inner.detach() * weight, index, **extra).backward()
+        make_loss(case)(inner.detach() * weight, index).backward()
         direct = (inner.detach() * 1.5).requires_grad_()
-        make_loss(case)(direct, index, **extra).backward()
+        make_loss(case)(direct, index).backward()
         torch.testing.assert_close(weight.grad, (direct.grad * inner.detach()).sum())
 
 
@@ -89,10 +89,9 @@ class TestValue:
             pytest.skip("MOAP's rows are scaled by n / B1, so only sampling at random makes them right")
         loss_fn = make_loss(case)
         run(loss_fn, case, steps=2)
-        inner, index, extra = make_batch(case, seed=5)
-        extra = {"previous": inner.detach()} if extra else {}
+        inner, index = make_batch(case, seed=5)
         for _ in range(200):
-            loss = loss_fn(inner, index, **extra)
+            loss = loss_fn(inner, index)
         if getattr(case[0], "gamma", None) == fcco.schedules.RunningMean():
             # A mean over all 202 visits forgets at the rate 1 / visits and no faster.
             torch.testing.assert_close(loss.detach(), exact(case, inner, index)[0], rtol=0.02, atol=0.02)
@@ -102,8 +101,8 @@ class TestValue:
     def test_is_f_at_the_new_rows(self, case):
         loss_fn = make_loss(case)
         run(loss_fn, case)
-        inner, index, extra = make_batch(case, seed=9)
-        loss = loss_fn(inner, index, **extra)
+        inner, index = make_batch(case, seed=9)
+        loss = loss_fn(inner, index)
         rows = loss_fn.table.read(index, cold=math.nan)
         torch.testing.assert_close(loss.detach(), OUTER[case[1], case[2]](rows).mean(), rtol=1e-14, atol=1e-14)
 
@@ -112,19 +111,19 @@ class TestValue:
         loss_fn = make_loss(case)
         run(loss_fn, case)
         before = state(loss_fn)
-        inner, index, extra = make_batch(case, seed=9)
+        inner, index = make_batch(case, seed=9)
         if mode == "eval":
-            loss = loss_fn.eval()(inner, index, **extra)
+            loss = loss_fn.eval()(inner, index)
         else:
             with getattr(torch, mode)():
-                loss = loss_fn(inner, index, **extra)
+                loss = loss_fn(inner, index)
         torch.testing.assert_close(loss.detach(), exact(case, inner, index)[0])
         assert same(before, state(loss_fn))
 
     def test_eval_on_rows_that_do_not_exist(self, case):
         """Validation data has indices that mean nothing to the table."""
         loss_fn = make_loss(case).eval()
-        inner, _, _ = make_batch((fcco.BSGD(), *case[1:]))
+        inner, _ = make_batch((fcco.BSGD(), *case[1:]))
         assert loss_fn(inner, torch.tensor([10**6, 3, 3, -5])).isfinite()
 
 
@@ -132,13 +131,13 @@ class TestBatch:
     def test_order_does_not_matter(self, case):
         first, second = make_loss(case), make_loss(case)
         for seed in range(4):
-            inner, index, extra = make_batch(case, seed=seed, rows=[1, 4, 4, 7, 1, 0] if seed % 2 else None)
+            inner, index = make_batch(case, seed=seed, rows=[1, 4, 4, 7, 1, 0] if seed % 2 else None)
             order = torch.randperm(len(index), generator=torch.Generator().manual_seed(seed))
-            loss = first(inner, index, **extra)
+            loss = first(inner, index)
             loss.backward()
             moved = slice(None) if case[0].all_rows else order
             shuffled = inner.detach()[moved].clone().requires_grad_()
-            shuffled_loss = second(shuffled, index[order], **{k: v[moved] for k, v in extra.items()})
+            shuffled_loss = second(shuffled, index[order])
             shuffled_loss.backward()
             torch.testing.assert_close(shuffled_loss, loss, rtol=1e-12, atol=1e-12)
             torch.testing.assert_close(shuffled.grad, inner.grad[moved], rtol=1e-12, atol=1e-12)
@@ -152,13 +151,12 @@ class TestBatch:
         twice, once = make_loss(case), make_loss(case)
         run(twice, case)
         run(once, case)
-        inner, index, extra = make_batch(case, rows=[3, 5, 3], seed=9)
+        inner, index = make_batch(case, rows=[3, 5, 3], seed=9)
         g = inner.detach().exp() if log else inner.detach()
         mean = torch.stack([(g[0] + g[2]) / 2, g[1]])
         mean = mean.log() if log else mean
-        extra_mean = {k: torch.stack([(v[0] + v[2]) / 2, v[1]]) for k, v in extra.items()}
-        once(mean.requires_grad_(), torch.tensor([3, 5]), **extra_mean)
-        twice(inner, index, **extra).backward()
+        once(mean.requires_grad_(), torch.tensor([3, 5]))
+        twice(inner, index).backward()
         torch.testing.assert_close(state(twice), state(once), rtol=1e-12, atol=1e-12)
         same_weight = inner.grad[0] * (g[2] / g[0] if log else 1.0)
         torch.testing.assert_close(inner.grad[2], same_weight, rtol=1e-12, atol=1e-12)
@@ -168,12 +166,12 @@ class TestBatch:
             pytest.skip("estimates of all rows come in row order, one each")
         padded, plain = make_loss(case), make_loss(case)
         for seed in range(4):
-            inner, index, extra = make_batch(case, seed=seed, rows=[2, 6, 2, 9, 6])
+            inner, index = make_batch(case, seed=seed, rows=[2, 6, 2, 9, 6])
             where = torch.tensor([True, True, False, False, True])
-            loss = padded(inner, index, weight=where, **extra)
+            loss = padded(inner, index, weight=where)
             loss.backward()
             kept = inner.detach()[where].requires_grad_()
-            plain_loss = plain(kept, index[where], **{k: v[where] for k, v in extra.items()})
+            plain_loss = plain(kept, index[where])
             plain_loss.backward()
             torch.testing.assert_close(loss, plain_loss, rtol=1e-12, atol=1e-12)
             torch.testing.assert_close(inner.grad[where], kept.grad, rtol=1e-12, atol=1e-12)
@@ -197,11 +195,11 @@ class TestBatch:
         """The loss is linear in the weights, and equal weights of 1 / B1 are the mean."""
         weighted, plain = make_loss(case), make_loss(case)
         for seed in range(3):
-            inner, index, extra = make_batch(case, seed=seed)
-            loss = plain(inner, index, **extra)
+            inner, index = make_batch(case, seed=seed)
+            loss = plain(inner, index)
             loss.backward()
             same_inner = inner.detach().clone().requires_grad_()
-            heavier = weighted(same_inner, index, weight=torch.full((4,), 0.75, dtype=torch.float64), **extra)
+            heavier = weighted(same_inner, index, weight=torch.full((4,), 0.75, dtype=torch.float64))
             heavier.backward()
             torch.testing.assert_close(heavier, 3 * loss, rtol=1e-12, atol=1e-12)
             torch.testing.assert_close(same_inner.grad, 3 * inner.grad, rtol=1e-12, atol=1e-12)
@@ -218,8 +216,8 @@ class TestBatch:
         loss_fn = make_loss(case)
         run(loss_fn, case)
         before = loss_fn.table.read(None, cold=-1.0)
-        inner, index, extra = make_batch(case)
-        loss = loss_fn(inner, index, weight=torch.zeros(4), **extra)
+        inner, index = make_batch(case)
+        loss = loss_fn(inner, index, weight=torch.zeros(4))
         loss.backward()
         assert loss.item() == 0
         assert not inner.grad.any()
@@ -233,11 +231,11 @@ class TestBatch:
             pytest.skip("every call is a step, which these count")
         whole, halves = make_loss(case), make_loss(case)
         for seed in range(4):
-            inner, index, extra = make_batch(case, seed=seed)
-            whole(inner, index, **extra).backward()
+            inner, index = make_batch(case, seed=seed)
+            whole(inner, index).backward()
             again = inner.detach().clone().requires_grad_()
             for part in (slice(0, 2), slice(2, 4)):
-                (halves(again[part], index[part], **{k: v[part] for k, v in extra.items()}) / 2).backward()
+                (halves(again[part], index[part]) / 2).backward()
             torch.testing.assert_close(again.grad, inner.grad, rtol=1e-12, atol=1e-12)
         # Not bit for bit: torch takes other instructions for the last few elements of a tensor than for the others.
         torch.testing.assert_close(whole.table.u, halves.table.u, rtol=1e-14, atol=1e-15)
@@ -269,12 +267,12 @@ class TestState:
         loss_fn = make_loss(case)
         run(loss_fn, case)
         before = state(loss_fn)
-        inner, index, extra = make_batch(case)
+        inner, index = make_batch(case)
         poisoned = inner.detach().clone()
         poisoned.view(-1)[-1] = math.nan
         for bad_inner, bad_index in [(poisoned, index), (inner, index + 100), (inner, -1 - index)]:
             with pytest.raises((ValueError, IndexError)):
-                loss_fn(bad_inner, bad_index, **extra)
+                loss_fn(bad_inner, bad_index)
         assert same(before, state(loss_fn))
 
 
@@ -289,8 +287,8 @@ class TestDtypes:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_half_precision_is_tracked_in_float32(self, case, dtype):
         loss_fn = make_loss(case).to(dtype)
-        inner, index, extra = make_batch(case, dtype=dtype)
-        loss = loss_fn(inner, index, **extra)
+        inner, index = make_batch(case, dtype=dtype)
+        loss = loss_fn(inner, index)
         loss.backward()
         assert (loss.dtype, loss_fn.table.u.dtype, inner.grad.dtype) == (torch.float32, torch.float32, dtype)
 
@@ -307,13 +305,11 @@ class TestLogSpace:
     @pytest.mark.parametrize("shift", [-1e4, 1e4])
     def test_huge_values(self, case, shift):
         """A common factor e^shift changes neither ratio nor gradient, and nothing overflows."""
-        if isinstance(case[0], fcco.SCENT):
-            pytest.skip("SCENT's rate depends on the size of u")
         near, far = make_loss(case), make_loss(case)
         for seed in range(3):
-            inner, index, extra = make_batch(case, seed=seed)
+            inner, index = make_batch(case, seed=seed)
             moved = (inner.detach() + shift).requires_grad_()
-            near_loss, far_loss = near(inner, index, **extra), far(moved, index, **extra)
+            near_loss, far_loss = near(inner, index), far(moved, index)
             near_loss.backward()
             far_loss.backward()
             torch.testing.assert_close(moved.grad, inner.grad, rtol=1e-9, atol=1e-9)
@@ -324,11 +320,11 @@ class TestLogSpace:
         """Rules that do not bound g / u refuse a jump whose gradient would not be finite for long."""
         loss_fn, refused = make_loss(case), 0
         for height in (0.0, 1e4, -1e4, 0.0, 80.0, -80.0):
-            inner, index, extra = make_batch(case, batch=10)
+            inner, index = make_batch(case, batch=10)
             inner = (inner.detach() + height).requires_grad_()
             before = state(loss_fn)
             try:
-                loss = loss_fn(inner, index, **extra)
+                loss = loss_fn(inner, index)
             except fcco.NotFiniteError:
                 refused += 1
                 assert same(before, state(loss_fn))
@@ -336,7 +332,6 @@ class TestLogSpace:
             loss.backward()
             assert loss.isfinite()
             assert inner.grad.abs().max() <= 2.0**64
-        # A row of SCENT falls no lower than to 1 / alpha, so that these jumps do not find it far down.
         assert (refused > 0) == (case[0] == fcco.SOX(gamma=0.3, safeguard=False))
 
     @pytest.mark.parametrize("case", LOG_CASES, ids=case_id)
@@ -344,11 +339,11 @@ class TestLogSpace:
         """-inf, g = 0, is data: it moves u, has no gradient, and never makes a NaN."""
         loss_fn = make_loss(case)
         for seed in range(6):
-            inner, index, extra = make_batch(case, seed=seed, rows=[0, 1, 2])
+            inner, index = make_batch(case, seed=seed, rows=[0, 1, 2])
             with torch.no_grad():
                 (inner if case[2] == 1 else inner[:, 0])[seed % 3] = -math.inf
             try:
-                loss_fn(inner, index, **extra).backward()
+                loss_fn(inner, index).backward()
             except fcco.NotFiniteError:  # by the letter, log leaves 0 at an infinite slope
                 assert not case[0].bounded
                 continue
@@ -370,35 +365,6 @@ class TestLogSpace:
         assert loss_fn.table.u.tolist() == [-math.inf, 0.0]
         assert inner.grad.tolist() == pytest.approx([0.0, 0.0, 1 / 3])
 
-    def test_scent_leaves_zero(self):
-        """A row at g = 0 has the rate 0: it takes its next estimate as a new one does."""
-        loss_fn = fcco.CoupledLoss(torch.exp, 2, rule=fcco.SCENT(1.0), log=True)
-        loss_fn(torch.tensor([-math.inf, 0.0]), [0, 1])
-        inner = torch.tensor([2.0, 0.0], requires_grad=True)
-        loss_fn(inner, [0, 1]).backward()
-        assert loss_fn.table.u.tolist() == [2.0, 0.0]
-        torch.testing.assert_close(inner.grad, torch.tensor([math.exp(2) / 2, 0.5]))
-
-    @pytest.mark.parametrize("jump", [1.0, 20.0, 44.0, 46.0, 100.0, 1000.0])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_the_weight_of_scent_is_its_rate_turned_over(self, jump, dtype):
-        """g / u is at most 1 / gamma = 1 + 1 / (alpha u) with u as it was, which no number bounds."""
-        loss_fn = fcco.CoupledLoss(lambda u: u, 4, rule=fcco.SCENT(1.0), log=True)
-        loss_fn(torch.tensor([-jump], dtype=dtype), [3])
-        inner = torch.tensor([0.0], dtype=dtype, requires_grad=True)
-        before = state(loss_fn)
-        if jump < 45:
-            loss_fn(inner, [3]).backward()
-            assert inner.grad.item() == pytest.approx((1 + math.exp(jump)) / 2, rel=1e-4)
-            return
-        advice = r"SCENT\(alpha=1.0\) does not bound g / u, as fcco.SOX does"
-        with pytest.raises(
-            fcco.NotFiniteError,
-            match=rf"the gradient of inner must be at most 2\^64; got \S+ at position 0, in row 3: {advice}",
-        ):
-            loss_fn(inner, [3])
-        assert same(before, state(loss_fn))
-
     @pytest.mark.parametrize("init", [None, 0.0])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_the_letter_refuses_what_it_cannot_bound(self, init, dtype):
@@ -410,18 +376,18 @@ class TestLogSpace:
         inner = torch.tensor([0.0, 100.0] if init is None else [1.0, 1.0], dtype=dtype, requires_grad=True)
         place, row = (1, 2) if init is None else (0, 4)
         with pytest.raises(
-            fcco.NotFiniteError, match=rf"got .* at position {place}, in row {row}: .* as safeguard=True does"
+            fcco.NotFiniteError, match=rf"gradient is at most 2.* at position {place}, in row {row}: .*safeguard=True"
         ) as caught:
             loss_fn(inner, [4, 2])
-        assert (caught.value.name, caught.value.place) == ("gradient", (place,))
+        assert (caught.value.name, caught.value.place) == ("inner", (place,))
         assert same(before, state(loss_fn))
         assert inner.grad is None
 
     def test_a_gradient_that_is_no_number_is_refused(self):
         """The slope of sqrt at 0 is infinite, and 0 times that is NaN, which is not above any limit."""
-        loss_fn = fcco.CoupledLoss(lambda u: (0 * u).sqrt(), 3, rule=fcco.SCENT(1.0), log=True)
+        loss_fn = fcco.CoupledLoss(lambda u: (0 * u).sqrt(), 3, rule=fcco.SOAP(0.5), log=True)
         before = state(loss_fn)
-        with pytest.raises(fcco.NotFiniteError, match=r"got nan at position 0, in row 2"):
+        with pytest.raises(fcco.NotFiniteError, match="gradient is finite; got 1 at position 0, in row 2"):
             loss_fn(torch.tensor([1.0], requires_grad=True), [2])
         assert same(before, state(loss_fn))
 
@@ -433,9 +399,9 @@ class TestLogSpace:
         loss_fn(inner, [0]).backward()
         torch.testing.assert_close(inner.grad, torch.tensor([[-math.e, 0.0]]))
 
-    @pytest.mark.parametrize("rule", [fcco.SOX(0.1, safeguard=False), fcco.SCENT(1.0)], ids=str)
-    def test_gradients_are_looked_at_within_torch_func_too(self, rule):
-        loss_fn, index = fcco.CoupledLoss(lambda u: u, 2, rule=rule, log=True), torch.tensor([0, 1])
+    def test_gradients_are_looked_at_within_torch_func_too(self):
+        rule, index = fcco.SOX(0.1, safeguard=False), torch.tensor([0, 1])
+        loss_fn = fcco.CoupledLoss(lambda u: u, 2, rule=rule, log=True)
         loss_fn(torch.tensor([0.0, -100.0]), index)
         buffers = {name: buffer.clone() for name, buffer in loss_fn.named_buffers()}
 
@@ -446,18 +412,8 @@ class TestLogSpace:
         observed = torch.func.grad(value)(inner.detach())
         loss_fn(inner, index).backward()
         torch.testing.assert_close(observed, inner.grad)
-        with pytest.raises(RuntimeError, match="the gradient of inner is too large"):
+        with pytest.raises(RuntimeError, match="the loss, its gradient and what it keeps must be finite"):
             torch.func.grad(value)(torch.tensor([0.0, 0.0]))
-
-    def test_looking_at_the_gradient_calls_no_hooks(self):
-        called = []
-        inner = torch.tensor([1.0], requires_grad=True)
-        inner.register_hook(called.append)
-        loss = fcco.CoupledLoss(lambda u: u, 1, rule=fcco.SCENT(1.0), log=True)(inner, [0])
-        assert not called
-        assert inner.grad is None
-        loss.backward()
-        assert len(called) == 1
 
     def test_safeguard_bounds_the_weight(self):
         """With f = log the gradient's weight is g / u <= 1 / gamma, where the paper's letter has e^30."""

@@ -198,12 +198,6 @@ class TestMonitor:
         twice = (1 - gamma) ** 2 + gamma**2
         assert report["averaged"] == pytest.approx((1 / twice + 1 + 1) / 3)
 
-    def test_rate_of_scent_goes_by_row(self):
-        loss_fn = fcco.CoupledLoss(torch.square, 2, rule=fcco.SCENT(alpha=3.0), log=True)
-        with Monitor(loss_fn) as monitor:
-            loss_fn(torch.zeros(1, requires_grad=True), [0])
-        assert monitor.report()["gamma"] == pytest.approx(3 / (1 + 3))
-
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_several_may_watch(self, order):
         target, scores = torch.tensor([1, 0, 0, 1]), torch.linspace(-1, 1, 4).requires_grad_()

@@ -99,8 +99,7 @@ def train_engine(rank, world, case, steps, sharded=False):
         (inner,) = model(torch.arange(N) if rule.all_rows else rows)
         inner = 0.5 + inner.sigmoid()
         inner = inner.log() if log else inner
-        extra = {"previous": 0.9 * inner.detach()} if rule.needs_previous else {}
-        return loss_fn(inner, rows, **extra)
+        return loss_fn(inner, rows)
 
     model = wrapped(Arguments(floats, torch.float64), rank)
     weights, values = train(own_parts(rank, world, steps), loss_fn, model, step_of)
@@ -108,11 +107,11 @@ def train_engine(rank, world, case, steps, sharded=False):
 
 
 def each_rule_once(cases):
-    """Of every kind of rule, one number in plain space and two in log space; or two numbers, if it has one space."""
+    """Of every kind of rule, one number in plain space and two in log space."""
     kept = {}
     for case in cases:
         rule, log, dim = case
-        if dim == (2 if log or rule.log is False else 1):
+        if dim == (2 if log else 1):
             kept.setdefault((type(rule), log), case)
     return list(kept.values())
 

@@ -237,6 +237,7 @@ class TestConstructors:
             (lambda: losses.NDCGLoss(5, k=0), "k must be at least 1"),
             (lambda: losses.GroupDROLoss(3, temperature=0.0), "temperature must be finite and above 0"),
             (lambda: losses.GroupDROLoss(3, rule=fcco.MOAP(0.1)), "rule of GroupDROLoss must be SOX, SOAP or BSGD"),
+            (lambda: losses.PNormPushLoss(5, surrogate="hinge", rule=fcco.NASA(0.1)), "NASA needs estimates of all"),
             (lambda: losses.PNormPushLoss.from_targets([[1, 0]]), "target must have the shape"),
             (
                 lambda: losses.AveragePrecisionLoss.from_targets(np.array([1, 3])),

@@ -106,7 +106,7 @@ def test_a_state_with_parts_missing_is_left_out():
     trained, other = (losses.AveragePrecisionLoss(5, 2, memory=0, temperature=t) for t in (0.5, 0.25))
     trained(torch.randn(4, requires_grad=True), torch.tensor([1, 0, 0, 1]), torch.arange(4))
     saved = within(trained).state_dict()
-    del saved["head.loss.coupled.table.u"]
+    del saved["head.loss.table.u"]
     load(within(other), saved)
     assert not other.table.visits.any()
     assert other.temperature == 0.25
@@ -220,7 +220,7 @@ def test_nothing_is_shared_with_the_state_or_a_copy(assign):
     run(AP, trained, population, BATCHES[:2])
     before = state(other)
     saved = within(trained).state_dict()
-    saved["head.loss.coupled.table.visits"] = torch.ones(3, dtype=torch.bool)
+    saved["head.loss.table.visits"] = torch.ones(3, dtype=torch.bool)
     model = within(other)
     with pytest.warns(UserWarning, match="left out"):
         model.load_state_dict(saved, strict=False, assign=assign)

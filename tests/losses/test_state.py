@@ -38,7 +38,7 @@ def equal(first, second):
 
 def by_row(saved):
     """A state with what is remembered in the order of its rows: the places of it have no meaning."""
-    memory = "memory."
+    memory = "memory." if "memory.row" in saved else "coupled.memory."
     if f"{memory}row" not in saved:
         return saved
     rows, held = saved[f"{memory}row"], (saved[f"{memory}born"] >= 0).nonzero().squeeze(1)
@@ -230,7 +230,7 @@ SPLITS = [1, 0, 0, 1, 0], [0, 1, 0, 1, 0]
 STRANGERS = {
     "kind": (lambda: losses.NCALoss(5), lambda: losses.ContrastiveLoss(5), "kind=NCALoss"),
     "kind again": (lambda: losses.CoxLoss(5), lambda: losses.PartialAUCLoss(5), "kind=CoxLoss"),
-    "given inner values": (
+    "engine": (
         lambda: losses.CoxLoss(5, memory=0),
         lambda: fcco.CoupledLoss(torch.square, 5, log=True, rule=fcco.SOX(gamma=0.1)),
         "kind=CoxLoss",

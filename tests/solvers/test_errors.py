@@ -211,9 +211,11 @@ def test_a_schedule_that_leaves_its_range_says_where():
 
 
 def test_divergence_says_where():
-    with pytest.raises(ValueError, match=r"must be finite.* which a smaller lr prevents") as caught:
+    with pytest.raises(ValueError, match=r"inner must be such that the loss is finite") as caught:
         fcco.solve(PROBLEM, **{**RATES, "lr": 1e200})
-    assert "of sox on least squares (the first step is 0)" in caught.value.__notes__[-1]
+    first, last = caught.value.__notes__
+    assert first == "if the run diverges, a smaller lr helps"
+    assert "of sox on least squares (the first step is 0)" in last
 
 
 def test_a_last_step_to_infinity_is_not_returned():
@@ -223,9 +225,20 @@ def test_a_last_step_to_infinity_is_not_returned():
     assert caught.value.__notes__ == ["after step 0 of bsgd on least squares: a smaller lr helps"]
 
 
-def test_weights_are_named_when_f_has_no_slope():
-    """Not the inner values, which are the first to be checked in the next step."""
+def test_an_f_without_a_slope_says_where():
     problem = dataclasses.replace(PROBLEM, outer=lambda u, _: (u - u.detach()).sqrt())
+    with pytest.raises(fcco.NotFiniteError, match="inner must be such that the gradient is finite") as caught:
+        fcco.solve(problem, **RATES)
+    assert caught.value.__notes__ == ["in step 0 of sox on least squares (the first step is 0)"]
+
+
+def test_weights_are_named_when_g_has_no_slope():
+    """Not the inner values, which are the first to be checked in the next step."""
+
+    def inner(w, *given):
+        return PROBLEM.inner(w, *given) + (w - w.detach()).sqrt().sum()
+
+    problem = dataclasses.replace(PROBLEM, inner=inner)
     with pytest.raises(fcco.NotFiniteError, match=r"weights must be finite; got .* that of step 0 is not") as caught:
         fcco.solve(problem, **RATES)
     assert caught.value.name == "weights"

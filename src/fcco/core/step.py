@@ -305,7 +305,8 @@ def take_step_of_all(objective: Objective, rule: Any, table: Rows, batch: Batch,
     value, of_f = evaluate(objective.outer, batch, drawn, weight, mine, ranks)
     _, slopes = differentiate(objective.outer, batch, drawn, space, taken(inner, rows), weight, mine)
     gradient = torch.zeros_like(inner).index_add(0, rows[mine], slopes)
-    return Step(value, (gradient,), one, *update, inner, None, None, with_graph((), (), of_f), objective.outer)
+    extra = with_graph((), (), of_f)
+    return Step(value, (gradient,), share, *update, inner, None, None, extra, objective.outer)
 
 
 def update_rows(rule: Any, table: Rows, batch: Batch, inner: Array, share: Array, space: Space) -> Update:

@@ -30,9 +30,9 @@ from fcco._describe import Descriptions, fingerprint, options_of
 from fcco._eager import eager
 from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._table import InnerTable
-from fcco.core.arrays import at_least, can_read
+from fcco.core.arrays import at_least, can_read, namespace
 from fcco.core.objective import Objective
-from fcco.core.rules import BSGD, Rule, is_per_row
+from fcco.core.rules import BSGD, SOX, Rule, is_per_row
 from fcco.core.spaces import as_dtype, wider
 from fcco.core.step import ALONE, Batch, Ranks, Step, as_batch, take_step, take_step_of_all
 from fcco.functional._checks import check_floats
@@ -45,6 +45,7 @@ from fcco.placement._sharded_table import ShardedTable
 
 _FLOATS = (torch.float32, torch.float64)
 _OF_PROCESS = ("objective", "population", "layout", "training", "is_frozen", "observers")
+_STEEPEST = 2.0**64  # of gradients, where the rule bounds none
 _MANY_BACKWARDS = 10  # in eval() mode, one after the other, before a warning
 
 
@@ -93,6 +94,7 @@ class ObjectiveLoss(nn.Module):
     """The names of the columns in error messages; by default, those of the objective."""
     _has_index = True  # whether the rows of the table are those of examples
     _takes_all_rows = False
+    _refuses_overflow = True  # off where a batch consists of independent runs, of which some may diverge
     _backwards_in_eval = 0
     _equal_batches: int | None = 0
 
@@ -193,7 +195,8 @@ class ObjectiveLoss(nn.Module):
         Tensor
             The loss, a scalar.
         """
-        if is_compiling() and not self._can_be_traced():
+        takes_step = self.training and torch.is_grad_enabled()
+        if takes_step and is_compiling() and not self._can_be_traced():
             return self._untraced(columns, index, weight, sample)
         return self._call(columns, index, weight, sample)
 
@@ -353,7 +356,7 @@ class ObjectiveLoss(nn.Module):
                 if write is not None:
                     write()
         for observer in self.observers if call.has_rows else ():
-            observer(_visit(step, view, batch.mine))
+            observer(_visit(step, view, slice(None) if self.rule.all_rows else batch.mine))
         return Made.of(step, call.weight)
 
     def _gathered(self, call: Call) -> tuple[Objective, Batch]:
@@ -499,33 +502,40 @@ class ObjectiveLoss(nn.Module):
 
     def _check_values(self, step: Step, batch: Batch, ranks: GroupRanks | None) -> None:
         """Raise if what a step would return or keep is not finite; -inf is legal where it is a logarithm."""
-        own = self.objective.has_pool or self.rule.all_rows
+        if not self._refuses_overflow:
+            return
+        own, log = self.objective.has_pool or self.rule.all_rows, self.objective.log
         kept = [step.new if own else step.new[batch.mine], step.refreshed]
-        total = step.value
-        for gradient in step.gradients:
+        gradients: Sequence[Any] = step.gradients
+        if self._is_steep:
+            gradients = [namespace(g).where(abs(g) <= _STEEPEST, g, math.inf) for g in gradients]
+        total = at_least(step.value, 0) if log else step.value
+        for gradient in gradients:
             total = total + gradient.sum()
         for rows in kept:
             if rows is not None:
-                total = total + (at_least(rows, 0) if self.objective.log else rows).sum()
+                total = total + (at_least(rows, 0) if log else rows).sum()
         if isinstance(total, Tensor) and not reads_are_free(total):
             torch._assert_async(total.isfinite(), "the loss, its gradient and what it keeps must be finite")
         elif not math.isfinite(total):
-            for k, gradient in enumerate(step.gradients):
+            for k, gradient in enumerate(gradients):
                 self._refuse(k, "gradient", ~torch.as_tensor(gradient).isfinite(), batch, ranks)
             for what, rows in zip(("table", "memory"), kept, strict=True):
                 if rows is not None:
-                    illegal = (
-                        ~(torch.as_tensor(rows) < math.inf) if self.objective.log else ~torch.as_tensor(rows).isfinite()
-                    )
-                    self._refuse(0, what, illegal, batch, ranks)
+                    legal = torch.as_tensor(rows)
+                    self._refuse(0, what, ~(legal < math.inf if log else legal.isfinite()), batch, ranks)
             self._refuse(0, "loss", ~torch.as_tensor(step.value).isfinite(), batch, ranks)
+
+    @property
+    def _is_steep(self) -> bool:
+        return self.objective.log and not self.rule.bounded
 
     def _refuse(self, column: int, what: str, illegal: Tensor, batch: Batch, ranks: GroupRanks | None) -> None:
         """Raise if something is illegal: name the largest output of those to blame."""
         if not illegal.any():
             return
         outputs = torch.as_tensor(batch.x[column])
-        sizes = outputs.reshape(len(outputs), -1).abs().amax(1)
+        sizes = outputs.reshape(len(outputs), -1).nan_to_num(neginf=0.0).abs().amax(1)
         blamed = sizes > torch.finfo(sizes.dtype).max ** 0.5
         if what == "gradient":
             blamed |= illegal.reshape(len(illegal), -1).any(1)
@@ -537,10 +547,14 @@ class ObjectiveLoss(nn.Module):
         if ranks is not None and self.objective.has_pool:
             rank = int(torch.tensor(ranks.examples).cumsum(0).gt(place).int().argmax())
             place, whose = place - sum(ranks.examples[:rank]), f" of rank {rank}"
-        name = self._names[column]
+        name, legal = self._names[column], "finite"
+        advice = "start from small outputs, standardise the features, or take smaller steps"
+        if what == "gradient" and self._is_steep:
+            remedy = "safeguard=True" if isinstance(self.rule, SOX) else "fcco.SOX"
+            legal, advice = "at most 2^64", f"{self.rule} does not bound g / u, as {remedy} does"
         raise NotFiniteError(
-            f"{name} must be such that the {what} is finite; got {found:g} at position {place}{whose}, in row {row}: "
-            "start from small outputs, standardise the features, or take smaller steps",
+            f"{name} must be such that the {what} is {legal}; got {found:g} at position {place}{whose}, in row {row}: "
+            f"{advice}",
             name,
             (place,),
             found,
@@ -635,14 +649,15 @@ def _plain_torch(device: torch.device) -> Iterator[None]:
 def _of_process(batch: Batch, step: Step, mine: slice) -> tuple[Batch, Step]:
     """Return what a process that is apart remembers of the batch of all: its own examples."""
     x = type(batch.x)(*(None if column is None else column[mine] for column in batch.x))
-    pool = batch.pool._replace(kind=batch.pool.kind[mine], weight=batch.pool.weight[mine])
+    pool = batch.pool._replace(kind=batch.pool.kind[mine])
     batch = batch._replace(x=x, rows=batch.rows[mine], pool=pool, every=batch.anchors - mine.start)
     return batch, step._replace(kept=step.kept[batch.mine], share=step.share[batch.mine])
 
 
 def _visit(step: Step, view: TableRows, mine: slice) -> Visit:
     """Return a step as observers see it: the anchors of this process."""
-    parts: Any = (step.rows, step.kept, step.before, view.seen > 0, step.share > 0)
+    written = view.seen >= 0 if step.written is None else step.written
+    parts: Any = (step.rows, step.kept, step.before, view.seen > 0, written)
     return Visit(*(torch.as_tensor(part)[mine] for part in parts))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,18 +10,6 @@ from torch import Tensor
 from fcco import METHODS, CoupledLoss
 from fcco.optim import MovingAverageSGD
 from fcco_reproduce.quick._objectives import PENALTY, Batch, Objective
-
-
-class _Kept(torch.autograd.Function):
-    """The identity, which shows 0 for what is not finite: the engine would refuse the step of all runs for one."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
 
 
 class RunsByRate:
@@ -75,7 +62,10 @@ class RunsByRate:
         self.parameters = [starts.clone().requires_grad_() for _ in rates]
         self.count = len(rates) * self.seeds
         rule = METHODS[method].rule(gamma)
-        self.loss_fn = CoupledLoss(self._outer, self.count * objective.n, objective.dim, rule=rule, log=objective.log)
+        self.loss_fn = CoupledLoss(
+            objective.outer, self.count * objective.n, objective.dim, rule=rule, log=objective.log
+        )
+        self.loss_fn._refuses_overflow = False  # which would be the step of all runs for one
         groups = [{"params": [w], "lr": lr} for w, lr in zip(self.parameters, rates, strict=True)]
         self.optimizer = MovingAverageSGD(groups, lr=0.0, beta=METHODS[method].beta(beta), weight_decay=PENALTY)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
@@ -101,10 +91,6 @@ class RunsByRate:
         self._hold_diverged()
         self.optimizer.step()
         self.scheduler.step()
-
-    def _outer(self, u: Tensor) -> Tensor:
-        kept: Tensor = _Kept.apply(self.objective.outer(u))
-        return kept
 
     def _draw(self) -> Batch:
         first, second = (

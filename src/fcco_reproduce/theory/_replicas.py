@@ -69,6 +69,7 @@ class Replicas:
         self.parameter = problem.start.repeat(count, 1).requires_grad_()
         rows = count * problem.n
         self.loss_fn = CoupledLoss(_outer(problem), rows, problem.dim, rule=self.method.rule(1.0), log=problem.log)
+        self.loss_fn._refuses_overflow = False  # of one run, which would be the step of all
         self.optimizer = MovingAverageSGD(
             [self.parameter], lr=0.0, beta=1.0, projection=None if regulariser is None else self._prox
         )
