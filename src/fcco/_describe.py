@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import operator
 from collections.abc import Mapping
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ class Descriptions:
 def describe(value: Any, depth: int = _DEEPEST) -> str:
     """Return a text that differs if two options do, as far as another process can tell.
 
-    A function is described by its code and the values it refers to, a callable object or a dataclass by its fields. Of
+    A function is described by its name and the values it refers to, a callable object or a dataclass by its fields. Of
     anything else only the type is given, since the object may belong to this process: a tensor, for example.
 
     >>> describe(functools.partial(max, 0.5))
@@ -96,7 +96,7 @@ def describe(value: Any, depth: int = _DEEPEST) -> str:
     value = inspect.unwrap(value) if callable(value) else value
     value = value.__func__ if isinstance(value, MethodType) else value
     if isinstance(value, FunctionType):
-        return _with_parts(f"{value.__qualname__}#{_digest_of_code(value.__code__)}", _held_by(value), depth)
+        return _with_parts(value.__qualname__, _held_by(value), depth)
     name = getattr(value, "__qualname__", None)  # of a type, or a function that is built in
     if name is not None or not (callable(value) or dataclasses.is_dataclass(value)):
         return name or type(value).__qualname__
@@ -119,17 +119,3 @@ def _held_by(function: FunctionType) -> dict[Any, Any]:
         with contextlib.suppress(ValueError):  # not assigned yet
             held[name] = cell.cell_contents
     return held
-
-
-@functools.lru_cache(maxsize=256)
-def _digest_of_code(code: CodeType) -> str:
-    """Return digits that identify what a function does, independent of its file and line."""
-    constants = [_constant(value) for value in code.co_consts]
-    return digest(repr((code.co_code, constants, code.co_names)).encode())
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, CodeType):
-        return _digest_of_code(value)
-    # The order of a set differs between processes.
-    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)

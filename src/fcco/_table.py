@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcco._checks import NotFiniteError, raise_if_not_finite, reads_are_free, whole_number
+from fcco._checks import NotFiniteError, raise_if_not_finite, whole_number
 from fcco.core.spaces import LOG, PLAIN, Rate, Space, as_column, as_dtype
 
 # exp of this is 0 in every dtype. With -inf, which gamma = 1 would give, differences would not be numbers.
@@ -28,14 +28,7 @@ ANOTHER_RANKS_ROWS = (
 )
 
 STATE_VERSION = 1
-"""The version of what ``state_dict`` holds, which is saved with it.
-
-- 0: states from before versions were saved. They only say whether they are in log space, and nothing else is checked.
-- 1: ``_extra_state`` says what the rows are.
-
-Older versions load; newer versions are refused. The number rises when this version could not read a later state
-correctly, or a later version could not read a state of this one.
-"""
+"""The version of what ``state_dict`` holds, which is saved with it; newer versions are refused."""
 
 EXTRA_STATE = "_extra_state"  # torch's name for what get_extra_state returns
 _EXTRA_BYTES = 512
@@ -82,15 +75,6 @@ def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
         return buffer.to(moved.device) if narrow else moved
 
     return move
-
-
-class Seen(NamedTuple):
-    """Which rows of a batch were written before."""
-
-    visits: Tensor
-    """[B1], how often each row was written, or only whether, unless the table counts visits."""
-    all: bool
-    """Whether all of them are known to have been written."""
 
 
 class InnerTable(nn.Module):
@@ -259,30 +243,7 @@ class InnerTable(nn.Module):
         buffers: dict[str, Any] = self._buffers
         return buffers["u"].device
 
-    def seen(self, rows: Tensor | None) -> Seen:
-        """Return which of ``rows`` were written before, for a step to pass on to :meth:`read` and :meth:`write`.
-
-        Parameters
-        ----------
-        rows : Tensor of shape (B1,) or None
-            The rows; None stands for all of them.
-
-        Returns
-        -------
-        Seen
-            The visits of each row, and whether all rows are known to have been written.
-        """
-        buffers: dict[str, Any] = self._buffers
-        visits = buffers["visits"] if rows is None else buffers["visits"].index_select(0, rows)
-        return Seen(visits, reads_are_free(visits) and np.count_nonzero(visits.numpy()) == visits.shape[0])
-
-    def read(
-        self,
-        rows: Tensor | None,
-        cold: Tensor | float,
-        dtype: torch.dtype | None = None,
-        seen: Seen | None = None,
-    ) -> Tensor:
+    def read(self, rows: Tensor | None, cold: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
         """Return the values of ``rows``, and ``cold`` where a row was never written.
 
         Parameters
@@ -294,8 +255,6 @@ class InnerTable(nn.Module):
             ``rows``.
         dtype : torch.dtype, optional
             The dtype of the values. By default, it is that of the table.
-        seen : Seen, optional
-            What :meth:`seen` has returned, if that is known.
 
         Returns
         -------
@@ -303,13 +262,12 @@ class InnerTable(nn.Module):
             The values; their logarithms if the table holds log g.
         """
         buffers: dict[str, Any] = self._buffers
-        seen = seen or self.seen(rows)
         values = buffers["u"] if rows is None else buffers["u"].index_select(0, rows)
         values = values if dtype is None else as_dtype(values, dtype)
         if self.decays:
             since_write = buffers["log_decay"] - self._take(buffers["log_decay_at_write"], rows)
             values = self.space.decay(values, as_column(since_write, values))
-        return values if seen.all else torch.where(as_column(seen.visits.bool(), values), values, cold)
+        return torch.where(as_column(self.visited(rows).bool(), values), values, cold)
 
     def visited(self, rows: Tensor | None) -> Tensor:
         """Return how often each of ``rows`` was written, or only whether, unless the table counts visits.
@@ -327,14 +285,7 @@ class InnerTable(nn.Module):
         buffers: dict[str, Any] = self._buffers
         return self._take(buffers["visits"], rows)
 
-    def write(
-        self,
-        rows: Tensor | None,
-        values: Tensor,
-        rate: Rate = 0.0,
-        where: Tensor | None = None,
-        seen: Seen | None = None,
-    ) -> None:
+    def write(self, rows: Tensor | None, values: Tensor, rate: Rate = 0.0, where: Tensor | None = None) -> None:
         """Set ``rows`` to ``values``, as one step.
 
         A row that appears twice must have one value.
@@ -349,8 +300,6 @@ class InnerTable(nn.Module):
             How much all rows decay in this step, if the table decays.
         where : Tensor, optional
             [B1] of bool. Rows that are False everywhere keep their values.
-        seen : Seen, optional
-            What :meth:`seen` has returned, if that is known.
         """
         self.promote(values.dtype)
         buffers: dict[str, Any] = self._buffers
@@ -358,11 +307,8 @@ class InnerTable(nn.Module):
         if self.decays:
             self._decay(rows, values.shape[0], rate, where)
         self._put(buffers["u"], rows, values.detach(), where)
-        visits, seen = buffers["visits"], seen or self.seen(rows)
-        if visits.dtype != torch.bool:
-            self._put(visits, rows, seen.visits + 1, where)
-        elif not seen.all:
-            self._put(visits, rows, True, where)
+        visits = buffers["visits"]
+        self._put(visits, rows, True if visits.dtype == torch.bool else self.visited(rows) + 1, where)
 
     def _decay(self, rows: Tensor | None, count: int, rate: Rate, where: Tensor | None) -> None:
         # A number is filled in rather than copied, since a copy would wait for the accelerator.
@@ -438,11 +384,8 @@ class InnerTable(nn.Module):
         error_msgs: list[str],
     ) -> None:
         local = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
-        in_log_space = local.pop(prefix + "in_log_space", None)
         extra = local.setdefault(prefix + EXTRA_STATE, None)
-        about = {"version": 0} if extra is None or extra.is_meta else _read_extra(extra)
-        if in_log_space is not None:
-            about["log"] = bool(in_log_space)
+        about = {} if extra is None or extra.is_meta else _read_extra(extra)
         problem = self._mismatch(local.get(prefix + "u"), local.get(prefix + "visits"), about)
         is_kept, self.is_kept = self.is_kept, False
         if problem:
@@ -457,8 +400,8 @@ class InnerTable(nn.Module):
         """Return why a state cannot be loaded, or None."""
         if hasattr(u, "to_local"):
             return ANOTHER_RANKS_ROWS
-        if about["version"] > STATE_VERSION:
-            return f"the saved state has version {about['version']}, this fcco knows up to {STATE_VERSION}: update fcco"
+        if (version := about.get("version", STATE_VERSION)) > STATE_VERSION:
+            return f"the saved state has version {version}, this fcco knows up to {STATE_VERSION}: update fcco"
         if u is not None and u.shape != self.u.shape:
             n, dim = u.shape[0], 1 if u.dim() == 1 else u.shape[1]
             return f"the saved table has n={n}, dim={dim}, this one has n={self.n}, dim={self.dim}"
