@@ -552,13 +552,14 @@ class ObjectiveLoss(nn.Module):
         if what == "gradient" and self._is_steep:
             remedy = "safeguard=True" if isinstance(self.rule, SOX) else "fcco.SOX"
             legal, advice = "at most 2^64", f"{self.rule} does not bound g / u, as {remedy} does"
+        where = self._where(place, whose, row)
         raise NotFiniteError(
-            f"{name} must be such that the {what} is {legal}; got {found:g} at position {place}{whose}, in row {row}: "
-            f"{advice}",
-            name,
-            (place,),
-            found,
+            f"{name} must be such that the {what} is {legal}; got {found:g} {where}: {advice}", name, (place,), found
         )
+
+    def _where(self, place: int, whose: str, row: int) -> str:
+        """Return where a value is, in words, given its place in the columns of the objective and its row."""
+        return f"at position {place}{whose}, in row {row}"
 
     def _watch_evaluation(self, loss: Tensor) -> None:
         """Warn once if a loss that has been trained goes on training in ``eval()`` mode."""

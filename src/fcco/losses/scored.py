@@ -43,6 +43,12 @@ class ScoredLoss(ObjectiveLoss):
         """
         return super().forward(scores, target, index=index)
 
+    def _where(self, place: int, whose: str, row: int) -> str:
+        if self.classes is None:
+            return super()._where(place, whose, row)
+        example, label = divmod(row, self.classes.count)
+        return f"in row {example} and class {label}{whose}"
+
     def given(self, columns: Sequence[Any], index: Any) -> tuple[Sequence[Any], Any]:
         """Return the columns of the objective, and their rows; raise if they are not legal.
 
