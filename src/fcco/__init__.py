@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from fcco import data, distributed, functional, losses, optim, schedules
 from fcco._checks import NotFiniteError
-from fcco._pool import Estimate, Pool, Recall
 from fcco._table import InnerTable, load_anyway
 from fcco.chunks import ChunkedModule, forward_in_chunks
 from fcco.core.objective import Objective
@@ -31,15 +30,12 @@ __all__ = [
     "Batch",
     "ChunkedModule",
     "CoupledLoss",
-    "Estimate",
     "InnerTable",
     "Memory",
     "Method",
     "NotFiniteError",
     "Objective",
     "ObjectiveLoss",
-    "Pool",
-    "Recall",
     "Rule",
     "data",
     "diagnostics",

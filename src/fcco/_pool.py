@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -79,56 +79,6 @@ class Recall(NamedTuple):
 
     It is given together with ``expected``.
     """
-
-
-class Pool(NamedTuple):
-    """The examples that inner estimates are made from, as columns: scores, targets, ...
-
-    Estimates are made of the batch's *own* examples. Their *rivals* are each other, and those in ``rivals``, which come
-    from other ranks, and from the memory.
-
-    Attributes
-    ----------
-    own : sequence of Tensor
-        The columns of the batch, of shape (B, ...).
-    rivals : sequence of Tensor or None
-        The same columns of further examples, of shape (R, ...).
-    rows : Tensor of shape (B + R,) or None
-        The row of each example, own examples first. It is None in ``eval()`` mode.
-    may_repeat : bool
-        Whether a row may appear twice.
-    recall : Recall or None
-        How to read the pool if some of its examples are remembered.
-    """
-
-    own: Sequence[Any]
-    """Columns of the batch, [B, ...] each, as the loss was called with."""
-    rivals: Sequence[Tensor] | None = None
-    """The same columns of further examples, [R, ...] each; None: there are none."""
-    rows: Tensor | None = None
-    """[B + R], the row of each, own examples first; None in ``eval()`` mode, where rows mean nothing."""
-    may_repeat: bool = True
-    """False if no row appears twice."""
-    recall: Recall | None = None
-    """How to read the pool if some of its examples are remembered; None: none are."""
-
-    @property
-    def repeated_rows(self) -> Tensor | None:
-        """The rows, or None if none appears twice."""
-        return self.rows if self.may_repeat else None
-
-    def joined(self) -> Sequence[Any]:
-        """Return the columns of own examples and rivals together.
-
-        Returns
-        -------
-        sequence of Tensor
-            The columns, with the B own examples first and the R rivals after them.
-        """
-        return join(self.own, self.rivals)[0]
-
-
-EstimateFrom = Callable[[Pool], Estimate | Tensor]
 
 
 class Sides(NamedTuple):

@@ -5,6 +5,7 @@ import torch
 
 import fcco
 from fcco import functional
+from fcco._pool import Estimate
 from fcco.functional._surrogates import resolve_surrogate
 
 OWN, RIVALS = 4, 5
@@ -52,7 +53,7 @@ def test_rivals_count_as_if_they_were_of_the_batch(name):
     together = estimate(*columns, **options)
     own, rivals = [column[:OWN] for column in columns], [column[OWN:] for column in columns]
     apart = estimate(*own, rivals=rivals, **options)
-    assert isinstance(apart, fcco.Estimate)
+    assert isinstance(apart, Estimate)
     assert len(apart.inner) == OWN
     torch.testing.assert_close(apart.inner, together.inner[:OWN], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(apart.share, together.share[:OWN], rtol=1e-12, atol=1e-12)
@@ -135,9 +136,8 @@ def test_a_loss_of_ones_own_is_that_of_the_library():
     for rows in ([3, 1, 4, 0], [5, 9, 3, 1]):
         scores = torch.randn(4, generator=GENERATOR).requires_grad_()
         same = scores.detach().clone().requires_grad_()
-        first = own.pooled(
-            lambda pool: functional.p_norm_push_inner(*pool.own, rivals=pool.rivals), (scores, LABELS[:4]), rows
-        )
+        estimate = functional.p_norm_push_inner(scores, LABELS[:4])
+        first = own(estimate.inner, rows, weight=estimate.weight)
         second = library(same, LABELS[:4], rows)
         first.backward()
         second.backward()

@@ -6,13 +6,11 @@ Each objective has the form F = mean_i f_i(g_i). It comes in two kinds of functi
   evaluated by sorting cost O(n log n). The others compare all pairs a few rows at a time and need O(chunk · n) memory,
   both forward and backward.
 - ``*_inner`` estimates the inner values g_i from the examples of a batch and, optionally, from further rivals. It
-  returns an :class:`fcco.Estimate`, which you can pass on to your own :class:`fcco.CoupledLoss`.
+  returns ``inner`` and ``weight``, which you can pass on to your own :class:`fcco.CoupledLoss`.
 
 Names without such an ending are metrics, such as :func:`roc_auc`, and :func:`as_one_vs_rest`. A metric has no gradient,
 takes O(n log n), and is NaN if it is not defined. For survival models, :func:`baseline_hazard` and
 :func:`survival_function` lead from log-hazards to curves, and :func:`brier_score` says how good these are.
-
-The losses of :mod:`fcco.losses` use the ``*_inner`` functions to estimate the exact objectives from mini-batches.
 
 An objective without any term (no positives, no events, ...) is a zero that can be differentiated. Invalid input raises
 an error that names the argument, the value and its position.

@@ -82,7 +82,7 @@ def average_precision_inner(
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------
@@ -215,7 +215,7 @@ def p_norm_push_inner(
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------
@@ -279,7 +279,7 @@ def partial_auc_inner(
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------

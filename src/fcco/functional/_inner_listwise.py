@@ -263,7 +263,7 @@ def list_net_inner(
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------
@@ -327,7 +327,7 @@ def list_mle_inner(
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------
@@ -393,7 +393,7 @@ def ndcg_inner(
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------

@@ -71,7 +71,7 @@ def nca_inner(
     needs_mate : bool, default False
         Whether an example has no term if its g_1 would be 0.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------
@@ -215,7 +215,7 @@ def contrastive_inner(
     rivals : sequence of Tensors of shape (R, d) or None, default None
         The same columns for R further rivals. No estimates are made for them.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------

@@ -77,7 +77,7 @@ def cox_inner(
     rivals : sequence of Tensors of shape (R,) or None, default None
         The same columns for R further rivals. No estimates are made for them.
     recall : Recall or None, default None
-        How to read the pool if some of its examples are remembered; see :class:`fcco.Pool`.
+        How to read the pool if some of its examples are remembered.
 
     Returns
     -------
