@@ -60,7 +60,7 @@ def main() -> None:
                 print(f"step {done}: surrogate of average precision on all data {-exact:.4f}")
             if done == steps:
                 break
-    print(f"steps in the state passed along: {table['coupled.table.step']}, in the module: {loss_fn.table.step}")
+    print(f"steps in the state passed along: {table['table.step']}, in the module: {loss_fn.table.step}")
 
 
 if __name__ == "__main__":
