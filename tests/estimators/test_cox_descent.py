@@ -43,7 +43,7 @@ def test_descent_takes_the_steps_of_the_engine(method):
     rates = np.full(steps, lr)
     train_linear(x, plan.objective, plan.update, plan.sampler, run, rates, beta=beta, alpha=alpha)
     loss_fn = fcco.losses.CoxLoss(n, rule=ENGINE_RULES[method])
-    loss_fn.coupled.n_outer = int(event.sum())  # as with n_events, which would also weigh the censored apart
+    loss_fn.n_outer = int(event.sum())  # as with n_events, which would also weigh the censored apart
     w = torch.tensor(start, requires_grad=True)
     optimizer = fcco.optim.MovingAverageSGD([w], lr=lr, beta=beta, weight_decay=alpha)
     batch, target = new_batch(plan.sampler.size, 1), [torch.from_numpy(part) for part in (time, event)]

@@ -194,7 +194,7 @@ def test_all_methods_differ(training):
 def test_moap_forgets_by_visits(training):
     target = load("made", training.share).train.target
     visit, step = (
-        loss_of(replace(tuned_setting("MOAP", 1.0, 0.5), as_coded=as_coded), training, target).loss.coupled.rule.gamma
+        loss_of(replace(tuned_setting("MOAP", 1.0, 0.5), as_coded=as_coded), training, target).loss.rule.gamma
         for as_coded in (False, True)
     )
     assert step == 0.5
