@@ -24,7 +24,7 @@ def test_every_result_and_its_script_exist():
         assert result.digest() != evidence.digest_modules([])
 
 
-@pytest.mark.parametrize(("changes", "commit"), [("", "abc"), (" M src/fcco/_coupled.py\n", "abc-dirty")])
+@pytest.mark.parametrize(("changes", "commit"), [("", "abc"), (" M src/fcco/losses/loss.py\n", "abc-dirty")])
 def test_a_result_is_stale_until_today_s_code_has_made_it(records, monkeypatch, changes, commit):
     def run(words, **options):
         return type("Done", (), {"stdout": changes if "status" in words else "abc\n"})

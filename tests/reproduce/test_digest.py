@@ -120,7 +120,7 @@ def test_the_key_of_a_study_covers_both_packages():
     for job in STUDY.experiments("quick")[0].jobs(Scale(1, "quick")):
         trail.follow(job.function.__module__, job.function.__qualname__)
     followed = {module for module, _ in trail.seen}
-    assert {"fcco._coupled", "fcco._table", "fcco_reproduce.quick._objectives"} <= followed
+    assert {"fcco.losses.loss", "fcco.core.step", "fcco._table", "fcco_reproduce.quick._objectives"} <= followed
 
 
 def test_the_key_of_work_outside_covers_both_packages(key_of, monkeypatch):
