@@ -40,8 +40,8 @@ class Scaled(torch.nn.Module):
         return self.inside(self.factor * u)
 
 
-def engine(outer=torch.log1p, **options):
-    return fcco.CoupledLoss(outer, N, **options)
+def engine(outer=torch.log1p, rule=None, **options):
+    return fcco.CoupledLoss(outer, N, rule=rule or fcco.SOX(0.1), **options)
 
 
 DIFFERENT = {
@@ -49,7 +49,6 @@ DIFFERENT = {
     "safeguard=True": lambda x: engine(rule=fcco.SOX(0.1, safeguard=(True, False)[x])),
     "gamma=Cosine(final=0.1, steps=10)": lambda x: engine(rule=fcco.SOX(schedules.Cosine(0.1, (10, 20)[x]))),
     "gamma=Falling(first=0.5)": lambda x: engine(rule=fcco.SOAP(Falling((0.5, 0.25)[x]))),
-    "gamma=DIFFERENT": lambda x: engine(rule=fcco.SOX((lambda step: 0.5, lambda step: 0.25)[x])),
     "rule=SOX": lambda x: engine(rule=(fcco.SOX(0.1), fcco.SOAP(0.1))[x]),
     "rule=SCGD": lambda x: engine(rule=(fcco.SCGD(0.1), fcco.SOX(0.1))[x]),
     "init=0": lambda x: engine(init=(0.0, 1.0)[x]),
@@ -70,7 +69,7 @@ DIFFERENT = {
     "surrogate=Surrogate(name='squared_hinge'": lambda x: losses.PartialAUCLoss(N, margin=(1.0, 0.5)[x]),
     "n_pos=4": lambda x: losses.AveragePrecisionLoss(N, n_pos=(4, 5)[x]),
     "class_sizes=": lambda x: losses.NCALoss(N, class_sizes=([5, 4], [4, 5])[x]),
-    "times=": lambda x: losses.BaselineCoxLoss(N, times=([1.0, 2.0], [1.0, 3.0])[x], events=[1, 1]),
+    "times=": lambda x: losses.BaselineCoxLoss(N, times=([0.0, 2.0], [0.0, 3.0])[x], events=[1, 1]),
     "gather=True": lambda x: distributed.configure(losses.CoxLoss(N), gather=(True, False)[x]),
 }
 
@@ -147,7 +146,6 @@ def made_apart(rank):
         engine(trainer.outer),
         engine(lambda u: trainer.outer(u) + 0 * torch.rand(1, generator=generator)),
         engine(Scaled(2.0, rank)),
-        engine(lambda u: u * (2.0 if "x" in {"x", "yy", "zzz"} else 3.0)),
         engine(rule=fcco.SOX(np.float64(0.25) if rank else 0.25), init=0 if rank else 0.0),
         engine(rule=fcco.SOX(lambda step: 0.5)),
     ):
@@ -266,9 +264,8 @@ def test_ranks_that_differ_are_told_in_what(ranks, name):
     (first, taken), (second, also_taken) = (rank["disagreements"][name] for rank in ranks)
     assert first == second
     assert first.startswith("ValueError: all ranks must take the same step, and rank 0 has ")
-    named = name.removesuffix("DIFFERENT")
-    assert named in first.split(", rank 1 has ")[0]
-    assert named.split("=")[0] in first.split(", rank 1 has ")[1]
+    assert name in first.split(", rank 1 has ")[0]
+    assert name.split("=")[0] in first.split(", rank 1 has ")[1]
     assert taken == also_taken == 0
 
 
@@ -289,14 +286,14 @@ def test_what_changes_between_steps_is_noticed(ranks):
 
 
 def test_losses_made_apart_are_the_same(ranks):
-    assert [rank["made_apart"] for rank in ranks] == [[1] * 7] * 2
+    assert [rank["made_apart"] for rank in ranks] == [[1] * 6] * 2
 
 
 @pytest.mark.parametrize("place", range(len(FAILING)), ids=lambda place: str(FAILING[place]))
 def test_an_outer_function_that_fails_on_one_rank_changes_no_table(ranks, place):
+    """Every rank has the rows of all, and evaluates f at them."""
     (told, kept, state), (failed, also_kept, also_state) = (rank["failing"][place] for rank in ranks)
-    assert told == "RuntimeError: rank 1 has refused its batch, so that no rank takes this step"
-    assert failed == "ArithmeticError: f is not defined above 5"
+    assert told == failed == "ArithmeticError: f is not defined above 5"
     assert kept
     assert also_kept
     _, _, expected = failing(0, 1, False, FAILING[place][1], torch.float32)
@@ -307,7 +304,7 @@ def test_an_outer_function_that_fails_on_one_rank_changes_no_table(ranks, place)
 @pytest.mark.parametrize("sharded", [False, True], ids=["replicated", "sharded"])
 def test_a_gradient_that_overflows_on_one_rank_changes_no_table(ranks, sharded):
     (told, steps), (refused, also_steps) = (rank["overflowing"][sharded] for rank in ranks)
-    assert told == [None, "RuntimeError: rank 1 has refused its batch, so that no rank takes this step", None]
+    assert told == refused
     assert refused[1].startswith("NotFiniteError: risk must be such that the gradient is at most 2^64; got ")
     assert refused[1].endswith("SOX(gamma=0.5, safeguard=False) does not bound g / u, as safeguard=True does")
     assert refused[0] is refused[2] is None

@@ -33,4 +33,4 @@ def test_k_processes_equal_one(world):
                 if not single:
                     torch.testing.assert_close(their_state, state, **close)
             if not single:
-                torch.testing.assert_close(torch.stack([value for _, value, _ in runs]).mean(0), values, **close)
+                torch.testing.assert_close([value for _, value, _ in runs], [values] * world, **close)

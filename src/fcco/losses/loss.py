@@ -410,8 +410,9 @@ class ObjectiveLoss(nn.Module):
         """Take a step with other processes: an error on one of them is one on all."""
         has_rows = index is not None
         try:
-            is_empty = isinstance(columns[0], Tensor) and len(columns[0]) == 0  # which one part of a batch may be
-            if is_empty:  # the columns are those of one example more
+            if self.rule.all_rows and _is_empty(index):  # which one part of a batch may be
+                columns, rows = self.given(columns, torch.tensor([0]))[0], index.long()
+            elif _is_empty(columns[0]):  # the columns are those of one example more
                 more = [
                     None if c is None else torch.cat([c, c.new_full((1, *c.shape[1:]), c.requires_grad)])
                     for c in columns
@@ -431,6 +432,7 @@ class ObjectiveLoss(nn.Module):
             "gather": str(self.layout.gather),
             "index": "given" if has_rows else "None",
             "weight": "numbers" if is_sum else "None",
+            "dtype": str(getattr(columns[0], "dtype", None)),  # as what is exchanged has it
         }
         (*shared, rows), mine = ranks.gather([*shared, rows], settings, error)
         if ranks.group.rank == 0 and all(ranks.examples):
@@ -488,6 +490,7 @@ class ObjectiveLoss(nn.Module):
         """Return everything that makes a step, by name, in words that are the same in every process."""
         memory = None if self.memory is None else self.memory.options
         made = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _OF_PROCESS}
+        made |= {name: part for name, part in self._modules.items() if name not in ("table", "memory")}
         made |= {"rule": type(self.rule), **options_of(self.rule), "memory": memory, "n": self.n}
         return self._described.texts({**self.table.identity, **vars(self.objective), **made})
 
@@ -647,10 +650,14 @@ def _plain_torch(device: torch.device) -> Iterator[None]:
         yield
 
 
+def _is_empty(values: Any) -> bool:
+    return isinstance(values, Tensor) and len(values) == 0
+
+
 def _of_process(batch: Batch, step: Step, mine: slice) -> tuple[Batch, Step]:
     """Return what a process that is apart remembers of the batch of all: its own examples."""
     x = type(batch.x)(*(None if column is None else column[mine] for column in batch.x))
-    pool = batch.pool._replace(kind=batch.pool.kind[mine])
+    pool = batch.pool._replace(kind=batch.pool.kind[mine], weight=batch.pool.weight[mine])
     batch = batch._replace(x=x, rows=batch.rows[mine], pool=pool, every=batch.anchors - mine.start)
     return batch, step._replace(kept=step.kept[batch.mine], share=step.share[batch.mine])
 

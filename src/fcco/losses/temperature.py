@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from fcco._checks import reads_are_free
 from fcco._leave_out import leave_out_what_does_not_fit
-from fcco.core.arrays import Array, cast, counted, namespace, stacked, taken, wide
+from fcco.core.arrays import Array, cast, counted, namespace, ones, stacked, taken, wide
 from fcco.core.objective import Objective
 from fcco.core.step import Batch
 from fcco.core.weights import TINY
@@ -89,6 +89,8 @@ class TemperedLoss(ObjectiveLoss):
             raise ValueError("temperature must be a number or a function; pass temperature='auto' to the constructor")
         else:
             sizes = self._objective_like(batch.x[0]).sizes
+            if batch.apart is not None:  # the temperature is that of all ranks
+                batch = batch._replace(pool=objective.pool(batch.x, ones(batch.x[0])))
             objective.tau, then = self.deviation.temperature(batch, sizes, is_step=is_step)
         return objective, then
 
