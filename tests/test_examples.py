@@ -137,7 +137,7 @@ def test_bags_of_an_objective_of_ones_own(run):
 
 def test_soft_nearest_neighbours_of_an_objective_of_ones_own(run):
     lines = run("soft_nearest_neighbours", "--epochs", 2)
-    assert [line.split()[0] for line in lines] == ["in-batch", "SOAP"]
+    assert [line.split()[0] for line in lines] == ["in-batch", "table", "memory"]
     assert min(map(last_number, lines)) > 0.85
 
 

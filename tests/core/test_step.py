@@ -8,7 +8,7 @@ import fcco
 from core.compare import LIBRARIES, SURROGATES, assert_close, convert
 from core.populations import Given, population, remembered
 from fcco.core import kernels
-from fcco.core.objective import Objective
+from fcco.core.objective import OneKernel
 from fcco.core.outers import Power
 from fcco.core.step import as_batch, estimate, take, take_step
 from fcco.core.surrogates import as_surrogate
@@ -147,7 +147,7 @@ def test_rows_that_repeat(surrogate, term, known):
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize(("dim", "place", "count"), [(2, 1, 2), (1, 1, 2), (2, 0, 2), (1, 0, 1)])
 def test_sums_are_weighed(dim, place, count, log):
-    objective, bare = Objective(), torch.rand(count, 4, dtype=torch.double, requires_grad=True)
+    objective, bare = OneKernel(), torch.rand(count, 4, dtype=torch.double, requires_grad=True)
     objective.dim, objective.log, objective.self_relation, objective.self_value = dim, log, place, 1.0 if log else 0.3
     each, own = torch.rand(count, 1, dtype=torch.double), torch.rand(4, dtype=torch.double)
     g = bare * each + own * objective.self_value * (torch.arange(count) == place)[:, None]

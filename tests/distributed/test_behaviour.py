@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import resource
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -81,14 +82,15 @@ def no_rows_of_one_dtype(rank, world):
 class WithLoss(torch.nn.Module):
     """A model that computes its own loss."""
 
-    def __init__(self, sharded):
+    def __init__(self, sharded, loss_fn=None):
         super().__init__()
         self.linear = torch.nn.Linear(3, 2, bias=False)
         torch.nn.init.ones_(self.linear.weight)
-        self.loss_fn = distributed.configure(fcco.losses.NCALoss(N, rule=fcco.MOAP(0.3)), sharded=sharded)
+        loss_fn = loss_fn or fcco.losses.NCALoss(N, rule=fcco.MOAP(0.3))
+        self.loss_fn = distributed.configure(loss_fn, sharded=sharded)
 
     def forward(self, x, labels, rows):
-        return self.loss_fn(self.linear(x), labels, rows)
+        return self.loss_fn(self.linear(x), labels, index=rows)
 
 
 def features():
@@ -96,11 +98,12 @@ def features():
 
 
 def train(step, parameters, rank, world):
+    parameters = list(parameters)
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     for seed in range(5):
         rows = torch.randint(N, (8,), generator=torch.Generator().manual_seed(seed)).tensor_split(world)[rank]
         optimizer.zero_grad()
-        step(features()[rows], LABELS[rows], rows).backward()
+        step(features().to(parameters[0].dtype)[rows], LABELS[rows], rows).backward()
         optimizer.step()
 
 
@@ -142,6 +145,33 @@ def maml(rank, world):
                 dist.all_reduce(gradient)
             parameter.data -= 0.1 * gradient / world
     return [parameter.detach() for parameter in model.parameters()], loss_fn.table.u
+
+
+class Labelled(NamedTuple):
+    z: torch.Tensor
+    label: torch.Tensor
+
+
+class Mates(fcco.Objective):
+    """An objective of one's own: the logarithm of the mean of e^-d² over all others, those of i's class alone."""
+
+    Columns, log = Labelled, True
+
+    def outer(self, log_u):
+        return log_u.exp()
+
+    def estimate(self, anchors, candidates, weights):
+        mates = weights * (anchors.label[:, None] == candidates.label)
+        return fcco.functional.logsumexp(mates.log() - (anchors.z[:, None] - candidates.z).square().sum(2))
+
+
+def own_objective(rank, world, sharded=False):
+    """Weights, the table and the memory after steps of an objective of one's own."""
+    loss_fn = fcco.ObjectiveLoss(Mates(), N, rule=fcco.SOAP(0.5), memory=4).double()
+    module = WithLoss(sharded, loss_fn).double()
+    train(DistributedDataParallel(module) if world > 1 else module, module.parameters(), rank, world)
+    state = distributed.full_state_dict(loss_fn)
+    return module.linear.weight.detach(), {name: state[name] for name in ("table.u", "memory.row", "memory.column0")}
 
 
 def own_inner_sets(rank, world):
@@ -232,6 +262,7 @@ def everything(rank, world, folder):
         "refusals": refusals(rank),
         "maml": maml(rank, world),
         "own_inner_sets": own_inner_sets(rank, world),
+        "own_objective": [own_objective(rank, world, sharded) for sharded in (False, True)],
         "compiled": compiled(rank, world),
         "alone": alone(rank),
         "kept": kept(rank),
@@ -294,6 +325,14 @@ def test_wrapped_models_train_as_in_one_process(ranks, wrapper, sharded):
 def test_maml(ranks):
     for rank in ranks:
         torch.testing.assert_close(rank["maml"], maml(0, 1), rtol=1e-12, atol=1e-12)
+
+
+def test_an_objective_of_ones_own_is_that_of_one_process(ranks):
+    expected = own_objective(0, 1)
+    assert (expected[0] - 1).abs().max() > 1e-3
+    for rank in ranks:
+        for found in rank["own_objective"]:
+            torch.testing.assert_close(found, expected)
 
 
 def test_inner_sets_may_stay_on_their_rank(ranks):

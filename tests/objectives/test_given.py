@@ -139,7 +139,7 @@ class Tilted(OwnCandidates):
     def parameters(self):
         return (self.scale,)
 
-    def estimate(self, x):
+    def estimate_own(self, x):
         return self.scale * x.inner
 
 

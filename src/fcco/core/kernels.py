@@ -370,8 +370,24 @@ def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
     return xp.stack([xp.log(total) + peak for total, (_, peak, _) in zip(totals, parts, strict=True)]), backward
 
 
-def log_totals(t: torch.Tensor) -> torch.Tensor:
-    """Return the logarithms of the sums of e^t, [m], by autograd; -inf, without a gradient, if empty."""
+def logsumexp(t: torch.Tensor) -> torch.Tensor:
+    """Return the logarithm of the sum of e^t in each row; unlike torch's, it has a gradient, 0, where all are -inf.
+
+    Parameters
+    ----------
+    t : Tensor of shape (m, R)
+        The logarithms; -inf for those that do not count.
+
+    Returns
+    -------
+    Tensor of shape (m,)
+        The logarithms of the sums, -inf where nothing counts.
+
+    Examples
+    --------
+    >>> logsumexp(torch.tensor([[0.0, 0.0], [-math.inf, 0.0], [-math.inf, -math.inf]]))
+    tensor([0.6931, 0.0000,   -inf])
+    """
     is_empty = ~(t > -math.inf).any(1)
     return t.masked_fill(is_empty[:, None], 0.0).logsumexp(1).masked_fill(is_empty, -math.inf)
 

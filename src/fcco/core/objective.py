@@ -31,20 +31,47 @@ LEAST = -1e30
 
 
 class Objective:
-    """F = the mean over the anchors i of f(g_i), where g_i is a sum over candidates.
+    r"""An objective of your own: the mean of f(g_i), where g_i is a mean over all other examples of the training set.
 
-    A batch, the memory, other processes and the whole data set differ in what they pass as candidates, and in nothing
-    else. A call takes ``Columns``, a named tuple of which the first ``outputs`` have a gradient.
+    .. math:: F = \frac 1 n \sum_i f(g_i), \qquad g_i = \frac 1 {n - 1} \sum_{j \ne i} \ell(z_i, z_j)
 
-    An objective of one kernel gives ``sums``, and works on NumPy's arrays and torch's. Any other gives ``estimate``, in
-    torch, which autograd differentiates.
+    A subclass has ``Columns``, ``outer`` and ``estimate``, and goes into an :class:`fcco.ObjectiveLoss`:
+
+    - Columns: a named tuple of what a call takes, of which the first ``outputs`` (1 by default) have a gradient.
+    - outer: f, a method or any function or module, as that of :class:`fcco.CoupledLoss`.
+    - dim, log: how many values g has, and whether ``estimate`` returns log g.
+    - estimate: g of the anchors, given the columns of both sides and the weights of the candidates.
+    - is_anchor: which examples have a term f(g_i); by default, all of them.
+
+    The candidates are the batch, those of other processes, and what the memory holds. Autograd differentiates ``outer``
+    and ``estimate``, also in tensors with a gradient that are attributes.
+
+    Examples
+    --------
+    Examples that are spread out, as in contrastive learning: the mean log density of the others at each.
+
+    >>> import fcco
+    >>> from typing import NamedTuple
+    >>> class Points(NamedTuple):
+    ...     z: torch.Tensor
+    >>> class Spread(fcco.Objective):
+    ...     Columns, log = Points, True
+    ...
+    ...     def outer(self, log_u):
+    ...         return log_u
+    ...
+    ...     def estimate(self, anchors, candidates, weights):
+    ...         return fcco.functional.logsumexp(weights.log() - torch.cdist(anchors.z, candidates.z) ** 2)
+    >>> loss_fn = fcco.ObjectiveLoss(Spread(), n=100, rule=fcco.SOAP(gamma=0.5), memory=32)
+    >>> z = torch.randn(8, 2, requires_grad=True)
+    >>> loss_fn(z, index=torch.arange(8)).backward()
     """
 
     Columns: ClassVar[type[Any]]
-    outer: Outer
+    outer: Any
     outputs = 1
     dim = 1
-    """How many values g has; if several, one for each relation."""
+    """How many values g has."""
     log = False
     """Whether inner values are logarithms."""
     arrays = False
@@ -60,13 +87,13 @@ class Objective:
     relations = 1
     anchor_relations = 1
     """In how many relations anchors can be with a candidate."""
-    self_relation: int | None = None
+    self_relation: int | None = 0
     """In which relation an anchor is to itself, if to any."""
     self_term: SelfTerm = None
     self_value = 1.0
     fills = False
     """Whether the others stand for a relation of which nobody is there; otherwise nothing is known without it."""
-    is_mean = False
+    is_mean = True
     """Whether g is the mean over the candidates, rather than their sum."""
     refreshes = True
     """Whether fresh candidates refresh what is remembered of g, which adds noise where f is a power."""
@@ -86,6 +113,11 @@ class Objective:
     total: float | None = None
     """What the shares of the population are divided by, if ``anchor_sizes`` is known."""
 
+    @property
+    def leaves_itself_out(self) -> bool:
+        """Whether g_i is of the others alone."""
+        return self.self_relation is not None and self.self_term is None
+
     def describe(self, x: Any) -> Any:
         """Return the columns of a batch, with those that describe the population as the batch if they are not given."""
         return x
@@ -93,7 +125,7 @@ class Objective:
     @property
     def parameters(self) -> tuple[torch.Tensor, ...]:
         """Return the tensors of the objective itself that have a gradient, such as a temperature that is learnt."""
-        return ()
+        return tuple(v for v in vars(self).values() if isinstance(v, torch.Tensor) and v.requires_grad)
 
     def is_anchor(self, x: Any) -> Array:
         """Return which examples have a term f(g_i), [B] of bool."""
@@ -138,17 +170,13 @@ class Objective:
 
     def population(self, x: Any, there: Array) -> Array:
         """Return how many of the population are in each relation with examples as anchors."""
-        if self.is_mean:
-            return 1.0 + 0 * there
+        if self.is_mean:  # of the others, one less
+            return 1.0 + self.leaves_itself_out + 0 * there
         return there if self.sizes is None else self.by_relation(x, self.sizes)
 
     def anchor_population(self, x: Any, there: Array) -> Array:
         """Return how many anchors of the population are in each relation with examples as candidates."""
         return there if self.anchor_sizes is None else self.by_anchors(x, self.anchor_sizes)
-
-    def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
-        """Return the bare sums over the candidates in each relation, [S, m], and their ``backward``: a kernel does."""
-        raise NotImplementedError
 
     def shares(self, x: Any, w: Weights, fresh: Pool) -> tuple[Array, Array]:
         """Return how much f of each anchor of a batch counts, and what adds up to what the sum is divided by."""
@@ -190,7 +218,15 @@ class Objective:
                     setattr(objective, name, new)
         return objective
 
-    def alone(self) -> Objective:
+    def of_population(self, n: int) -> Objective:
+        """Return the objective of a training set of n examples, if that is all there is to know of it."""
+        if self.kinds > 1 or self.sizes is not None or not self.is_mean:
+            return self
+        objective = copy.copy(self)
+        objective.sizes = np.array([n], dtype=float)
+        return objective
+
+    def alone(self) -> Self:
         """Return the objective of a batch that is the whole population."""
         objective = copy.copy(self)
         objective.sizes = objective.anchor_sizes = objective.stratum_sizes = objective.stratum_parts = None
@@ -220,6 +256,80 @@ class Objective:
         if relation is not None and sizes is there and leaves_out and not isinstance(copies, float):
             sizes = less(sizes, relation, copies - 1)  # the copies of an anchor are one example
         return weigh(sizes, there, copies, relation, self.self_term, self.fills)
+
+    def estimate(self, anchors: Any, candidates: Any, weights: Array) -> Array:
+        """Return g (log g in log space) of anchors, which must be linear in the weights.
+
+        Parameters
+        ----------
+        anchors, candidates : named tuple of Tensor of shape (m, ...) and (R, ...)
+            The columns of both sides.
+        weights : Tensor of shape (m, R)
+            The weight of each candidate in the mean over all others: 0 for the anchor itself, and for empty places.
+
+        Returns
+        -------
+        Tensor of shape (m,) or (m, dim)
+            The inner values.
+        """
+        raise NotImplementedError
+
+    def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
+        """Return g and its ``backward``, by autograd."""
+        k, m = self.outputs, len(anchors[0])
+        columns = [column.expand(m, -1) for column in pairs.columns(ones(candidates[0]), dense=True)]
+        if pairs.same is not None:
+            columns = [pairs.same.without(column.clone()) for column in columns]
+        weights = torch.stack(columns) * (w.each if w.each.ndim == 3 else w.each[:, :, None])
+        weights = weights[0] if self.relations == 1 else weights
+        own = () if w.own is None else (w.own * ones(anchors[0]),)
+
+        def estimate(*leaves: Any) -> Array:
+            one, two = type(anchors)(*leaves[:k], *anchors[k:]), type(candidates)(*leaves[k : 2 * k], *candidates[k:])
+            return self.learning(leaves[2 * k :]).estimate(one, two, weights, *own)
+
+        inner, pull = differentiated(estimate, (*anchors[:k], *candidates[:k], *self.parameters))
+
+        def backward(grad: Array, side: Side = "both") -> Any:
+            made = pull(grad)
+            return made[:k], made[k : 2 * k], *made[2 * k :]
+
+        return inner, backward
+
+    def against(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights, first: int) -> tuple[Array, Any]:
+        """Return the inner values of remembered anchors, and what the candidates get."""
+        old = type(anchors)(*(x[first:] for x in anchors))
+
+        def gradient(slope: Array, at: Array, scale: Array) -> Any:
+            space = LOG if self.log else PLAIN
+            inner, back = self.inner(anchors, candidates, pairs, Weights(scale[:, None], None, ones(scale) > 0))
+            return back(space.slope(slope, inner, at))[1]
+
+        return self.inner(old, candidates, self.pairs(old, candidates, pairs.weight, None), w)[0], gradient
+
+    def without_net_force(self, gradient: Array, x: Any) -> Array:
+        """Return the gradient of fresh outputs without what, on average over batches, all outputs have in common.
+
+        If F does not change when all outputs move together, the gradients of all outputs add up to 0, and those of a
+        batch with a memory do so on average: the rest is noise, which grows with the mean of the features.
+        """
+        return gradient
+
+    def floor(self, anchors: Any, candidates: Any, inner: Array, at: Array) -> Array:
+        """Return the rows of remembered anchors that f is differentiated at; a fresh estimate may be far above them."""
+        return at
+
+
+class OneKernel(Objective):
+    """An objective of sums of one kernel, whose backward is written down, on NumPy's arrays and torch's."""
+
+    self_relation: int | None = None
+    is_mean = False
+    parameters: tuple[torch.Tensor, ...] = ()
+
+    def sums(self, anchors: Any, candidates: Any, pairs: Pairs) -> tuple[Array, Backward]:
+        """Return the bare sums over the candidates in each relation, [S, m], and their ``backward``: a kernel does."""
+        raise NotImplementedError
 
     def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
         """Return g, [m] or [m, dim], and its ``backward``: to the outputs of both sides, then to the parameters."""
@@ -291,63 +401,6 @@ class Objective:
             return back(grad, "candidates", scale)[1]
 
         return self.weighted(bare[:, first:], w)[0], gradient
-
-    def without_net_force(self, gradient: Array, x: Any) -> Array:
-        """Return the gradient of fresh outputs without what, on average over batches, all outputs have in common.
-
-        If F does not change when all outputs move together, the gradients of all outputs add up to 0, and those of a
-        batch with a memory do so on average: the rest is noise, which grows with the mean of the features.
-        """
-        return gradient
-
-    def floor(self, anchors: Any, candidates: Any, inner: Array, at: Array) -> Array:
-        """Return the rows of remembered anchors that f is differentiated at; a fresh estimate may be far above them."""
-        return at
-
-
-class FromEstimate(Objective):
-    """An objective whose inner values autograd differentiates."""
-
-    def estimate(self, anchors: Any, candidates: Any, weights: Array, own: Array | None) -> Array:
-        """Return g, [m] or [m, dim], in torch.
-
-        ``weights``, [m, R] or [S, m, R] for several relations, are how many of the population each candidate stands
-        for: 0 for those that do not count, such as the anchor itself. ``own``, [m], is the weight of the self term.
-        """
-        raise NotImplementedError
-
-    def inner(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
-        """Return g and its ``backward``, by autograd."""
-        k, m = self.outputs, len(anchors[0])
-        columns = [column.expand(m, -1) for column in pairs.columns(ones(candidates[0]), dense=True)]
-        if pairs.same is not None:
-            columns = [pairs.same.without(column.clone()) for column in columns]
-        weights = torch.stack(columns) * (w.each if w.each.ndim == 3 else w.each[:, :, None])
-        weights = weights[0] if self.relations == 1 else weights
-        own = None if w.own is None else w.own * ones(anchors[0])
-
-        def estimate(*leaves: Any) -> Array:
-            one, two = type(anchors)(*leaves[:k], *anchors[k:]), type(candidates)(*leaves[k : 2 * k], *candidates[k:])
-            return self.learning(leaves[2 * k :]).estimate(one, two, weights, own)
-
-        inner, pull = differentiated(estimate, (*anchors[:k], *candidates[:k], *self.parameters))
-
-        def backward(grad: Array, side: Side = "both") -> Any:
-            made = pull(grad)
-            return made[:k], made[k : 2 * k], *made[2 * k :]
-
-        return inner, backward
-
-    def against(self, anchors: Any, candidates: Any, pairs: Pairs, w: Weights, first: int) -> tuple[Array, Any]:
-        """Return the inner values of remembered anchors, and what the candidates get."""
-        old = type(anchors)(*(x[first:] for x in anchors))
-
-        def gradient(slope: Array, at: Array, scale: Array) -> Any:
-            space = LOG if self.log else PLAIN
-            inner, back = self.inner(anchors, candidates, pairs, Weights(scale[:, None], None, ones(scale) > 0))
-            return back(space.slope(slope, inner, at))[1]
-
-        return self.inner(old, candidates, self.pairs(old, candidates, pairs.weight, None), w)[0], gradient
 
 
 def differentiated(function: Any, leaves: Any) -> tuple[torch.Tensor, Any]:

@@ -417,6 +417,10 @@ def expected(
     pools = [(c, Pool(kind, weight, counted(kind, objective.kinds, weight))) for c, kind, weight in parts]
     there = objective.anchors_there(x, *pools)
     sizes, known = objective.anchor_population(x, there), objective.anchor_sizes is not None
+    of_others, n, part = objective.is_mean and objective.leaves_itself_out, one.sum() + memory.pool.weight.sum(), 1.0
+    if of_others and objective.sizes is not None:
+        n, part = objective.sizes.sum(), objective.sizes.sum() / n
+        sizes = sizes if known else sizes * part
     if objective.self_relation is not None:  # an anchor does not meet itself
         own = batch.same.copies(counts, len(one), of_candidates=True) if batch.repeats else is_known
         row = min(objective.self_relation, len(there) - 1)
@@ -425,11 +429,13 @@ def expected(
     sums = xp.concatenate(now) if batch.apart is None else ranks.sum(xp.concatenate(now))
     mean = memory.mean + memory.rate * (sums - memory.mean)
     stands = 1.0 + 0 * now[0] if objective.is_mean else objective.stratum_sizes
+    if of_others:  # of which there is one less
+        stands = stands * n / at_least(n - 1.0, 1)
     if stands is None:
         everyone = xp.concatenate([stratum, objective.stratum(memory.x, memory.pool.kind)])
         stands = counted(everyone, strata, xp.concatenate([one, memory.pool.weight]))
     stands = taken(stands / at_least(mean[strata:].reshape(-1, strata), TINY), stratum, 1)
-    total = objective.total if known else sum(pool.there.sum() for _, pool in pools) + TINY
+    total = objective.total if known else part * sum(pool.there.sum() for _, pool in pools) + TINY
     return mean, Meets(there, sizes, total, stands)
 
 

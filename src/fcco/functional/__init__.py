@@ -36,6 +36,7 @@ visit
     A training step whose batch contains the row.
 """
 
+from fcco.core.kernels import logsumexp
 from fcco.functional._auc import auc_loss, cvar_partial_auc_loss, two_way_partial_auc_loss
 from fcco.functional._bipartite import average_precision_loss, p_norm_push_loss, partial_auc_loss
 from fcco.functional._classes import as_one_vs_rest
@@ -95,6 +96,7 @@ __all__ = [
     "list_mle_loss",
     "list_net_inner",
     "list_net_loss",
+    "logsumexp",
     "maml_loss",
     "nca_inner",
     "nca_loss",

@@ -5,6 +5,7 @@ It is the only place that has state, and the only one that raises.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ from fcco._leave_out import leave_out_what_does_not_fit
 from fcco._table import InnerTable
 from fcco.core.arrays import at_least, can_read, namespace
 from fcco.core.objective import Objective
+from fcco.core.outers import FromFunction, Outer
 from fcco.core.rules import BSGD, SOX, Rule, is_per_row
 from fcco.core.spaces import as_dtype, wider
 from fcco.core.step import ALONE, Batch, Ranks, Step, as_batch, take_step, take_step_of_all
@@ -113,6 +115,10 @@ class ObjectiveLoss(nn.Module):
                 f"rule {type(rule).__name__} needs estimates of all n rows, but a loss only estimates those of its "
                 "batch; use fcco.CoupledLoss"
             )
+        objective = objective.of_population(n)
+        if not isinstance(objective.outer, Outer):
+            objective = copy.copy(objective)
+            objective.outer = FromFunction(objective.outer)
         self.objective, self.rule, self.init = objective, rule, rule.start
         self._objectives: dict[Any, Objective] = {}
         for name, value in {**vars(objective), **vars(objective.outer), "outer": objective.outer}.items():

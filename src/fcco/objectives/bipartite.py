@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fcco.core.arrays import Array, as_numbers, flipped, is_true, namespace, ones, taken, wide
 from fcco.core.kernels import Backward, Pairs, moments, score_sums
-from fcco.core.objective import Objective
+from fcco.core.objective import OneKernel
 from fcco.core.outers import Margin, Power, Share
 from fcco.core.surrogates import Surrogate
 from fcco.core.weights import Pool, SelfTerm, Weights
@@ -27,7 +27,7 @@ class Classed(NamedTuple):
     """The class."""
 
 
-class Bipartite(Objective):
+class Bipartite(OneKernel):
     """What they share: kinds 0 and 1 are the negatives and the positives; 2 k and 2 k + 1 are those of class k.
 
     With several classes, F is the mean of their objectives. A memory then needs ``sizes``.

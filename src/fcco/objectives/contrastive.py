@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fcco.core.arrays import Array, counted, slots_of
-from fcco.core.kernels import log_totals
-from fcco.core.objective import FromEstimate
+from fcco.core.kernels import logsumexp
+from fcco.core.objective import Objective
 from fcco.core.outers import Logarithm, Outer
 from fcco.core.weights import TINY, Pool, SelfTerm, Weights
 
@@ -21,7 +21,7 @@ class Views(NamedTuple):
     second: Array
 
 
-class Contrastive(FromEstimate):
+class Contrastive(Objective):
     """F = mean over both views a of log g_a, the mean over candidates c of e^((s(a, c) - s(a, a+)) / tau).
 
     The candidates are both views of all others, or across modalities only the other one, and with a self term also a+.
@@ -29,7 +29,7 @@ class Contrastive(FromEstimate):
 
     Columns: ClassVar[type[Any]] = Views
     outer: Outer = Logarithm()
-    outputs, dim, log, self_relation, repels = 2, 2, True, 0, True
+    outputs, dim, log, is_mean, repels = 2, 2, True, False, True
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Contrastive(FromEstimate):
         w = super().weigh(x, candidates, pool, copies)
         return w if self.self_term else w._replace(known=w.known & (w.each[0] > 0))
 
-    def estimate(self, anchors: Any, candidates: Any, weights: Array, own: Array | None) -> Array:
+    def estimate(self, anchors: Any, candidates: Any, weights: Array, own: Array | None = None) -> Array:
         (a, b), (c, d) = (tuple(map(unit, x[:2])) for x in (anchors, candidates))
         positive, log_weights = (a * b).sum(1)[:, None], weights.log()
         if self.sizes is not None and (own is None or self.self_term == "exact"):
@@ -63,7 +63,7 @@ class Contrastive(FromEstimate):
             tau = self.of_anchors(anchors, k)
             terms = [(anchor @ z.T - positive) / tau + log_weights for z in others[: self.views]]
             terms += [] if own is None else [own.log()[:, None]]
-            columns.append(log_totals(torch.cat(terms, 1)))
+            columns.append(logsumexp(torch.cat(terms, 1)))
         return torch.stack(columns, 1) - size.clamp(min=1).log()[:, None]
 
     def of_anchors(self, anchors: Any, k: int) -> Any:

@@ -14,9 +14,9 @@ from fcco.core.weights import Pool, Weights
 class OwnCandidates(Objective):
     """An objective of which an anchor brings its own candidates: g is a function of the columns of each anchor."""
 
-    has_pool = False
+    has_pool, self_relation, is_mean = False, None, False
 
-    def estimate(self, x: Any) -> Array:
+    def estimate_own(self, x: Any) -> Array:
         """Return g, [m] or [m, dim], in torch."""
         raise NotImplementedError
 
@@ -31,7 +31,7 @@ class OwnCandidates(Objective):
         k = self.outputs
 
         def estimate(*leaves: Any) -> Array:
-            return self.learning(leaves[k:]).estimate(type(anchors)(*leaves[:k], *anchors[k:]))
+            return self.learning(leaves[k:]).estimate_own(type(anchors)(*leaves[:k], *anchors[k:]))
 
         inner, pull = differentiated(estimate, (*anchors[:k], *self.parameters))
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from fcco.core.arrays import Array
-from fcco.core.kernels import log_totals
+from fcco.core.kernels import logsumexp
 from fcco.core.outers import Logarithm, LogRatio
 from fcco.objectives.given import OwnCandidates
 
@@ -28,9 +28,9 @@ class LatentVariable(OwnCandidates):
     def is_known(self, x: Latent) -> Array:
         return (x.log_likelihood + x.log_weight > -math.inf).any(1)
 
-    def estimate(self, x: Latent) -> Array:
+    def estimate_own(self, x: Latent) -> Array:
         weight = x.log_weight if x.log_q is None else x.log_weight - x.log_q
-        return torch.stack([log_totals(x.log_likelihood + weight), log_totals(weight)], 1) - math.log(weight.shape[1])
+        return torch.stack([logsumexp(x.log_likelihood + weight), logsumexp(weight)], 1) - math.log(weight.shape[1])
 
 
 class Logits(NamedTuple):
@@ -83,7 +83,7 @@ class Softmax(OwnCandidates):
         own = 0 * each if is_exact else each
         return own, each if log_q is None else each - others.log() - log_q
 
-    def estimate(self, x: Logits) -> Array:
+    def estimate_own(self, x: Logits) -> Array:
         own, each = self.log_weights(x)
         logits = x.sampled_logits - x.target_logit[:, None] + each
-        return log_totals(torch.cat([own, logits.masked_fill(self.is_hit(x), -math.inf)], 1))
+        return logsumexp(torch.cat([own, logits.masked_fill(self.is_hit(x), -math.inf)], 1))

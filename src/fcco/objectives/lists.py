@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from fcco.core.arrays import Array, cast, counted, namespace, numbered, ones, order_of, peaks, slots_of, taken, wide
 from fcco.core.kernels import Backward, Pairs, log_sums_from, score_log_sums, score_sums
-from fcco.core.objective import Objective
+from fcco.core.objective import OneKernel
 from fcco.core.outers import Discount, Logarithm
 from fcco.core.surrogates import Surrogate
 from fcco.core.weights import Pool, SelfTerm, Weights
@@ -28,7 +28,7 @@ class Listed(NamedTuple):
     """How much the item counts in its query."""
 
 
-class Listwise(Objective):
+class Listwise(OneKernel):
     """What they share: a candidate is of the anchor's query, and relevant like the anchor or unlike it."""
 
     Columns, relations, self_relation, arrays = Listed, 2, 0, True

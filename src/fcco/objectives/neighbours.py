@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from fcco.core.arrays import Array, counted, namespace, ones, taken
 from fcco.core.kernels import Backward, Pairs, log_sums, minus_squared_distances
-from fcco.core.objective import Objective
+from fcco.core.objective import OneKernel
 from fcco.core.outers import Share
 from fcco.core.weights import Pool, Weights
 
@@ -16,7 +16,7 @@ class Embedded(NamedTuple):
     label: Array
 
 
-class NCA(Objective):
+class NCA(OneKernel):
     """F = -mean of g_i1 / (g_i1 + g_i2), the sums of e^(-|z_i - z_j|²) over mates j, of i's class, and strangers."""
 
     Columns, dim, log, relations, self_relation, arrays = Embedded, 2, True, 2, 0, True
@@ -40,7 +40,7 @@ class NCA(Objective):
         if not by_class and self.kinds > 1:
             self.stratum_sizes = namespace(sizes).stack([with_mates.sum(), sizes.sum()])[:, None]
 
-    def alone(self) -> Objective:
+    def alone(self) -> Self:
         """Return the objective of a batch that is the whole population, with classes of its own."""
         objective = super().alone()
         objective.kinds = 1

@@ -22,6 +22,6 @@ class InvariantLogistic(OwnCandidates):
 
     Columns, outer = Observed, Logistic()
 
-    def estimate(self, x: Observed) -> Array:
+    def estimate_own(self, x: Observed) -> Array:
         mean = (x.scores / x.scores.shape[1]).sum(1)  # a sum may overflow where the mean does not
         return torch.where(x.label == 1, mean, -mean)

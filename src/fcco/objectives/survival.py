@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fcco.core.arrays import Array, ascending, at_least, can_read, cast, is_true, namespace, searched
 from fcco.core.kernels import Backward, Pairs, Same, log_sums_from
-from fcco.core.objective import Objective
+from fcco.core.objective import OneKernel
 from fcco.core.outers import Logarithm
 from fcco.core.weights import SelfTerm
 
@@ -19,7 +19,7 @@ class Survival(NamedTuple):
     """Risk sets are within strata; None: there is one."""
 
 
-class Cox(Objective):
+class Cox(OneKernel):
     """F = mean over events i of the logarithm of g_i, the sum of e^(h_j - h_i) over all j with T_j >= T_i."""
 
     Columns, log, arrays = Survival, True, True
