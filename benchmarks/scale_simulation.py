@@ -3,8 +3,8 @@
     python benchmarks/scale_simulation.py [--batch 256] [--latency 1e-5] [--bandwidth 12.5e9] [--check 2 4]
 
 The messages are those of `harness/traffic.py`, which the tests compare with a run, byte by byte. Each takes k - 1
-rounds (a ring, or an exchange by pairs), and a round takes latency + bytes / bandwidth. A gradient of P weights in
-single precision is reduced in a ring of 2 (k - 1) rounds. Nothing overlaps in this model.
+rounds in a ring, and a round takes latency + bytes / bandwidth. What is added up, such as a gradient of P weights in
+single precision, takes 2 (k - 1) rounds. Nothing overlaps in this model.
 
 `--check` fits latency and bandwidth to plain collectives of so many ranks on this machine, over gloo, and compares the
 predicted time of a step's messages with the measured one. With fewer cores than ranks, the ranks wait for each other.
@@ -107,7 +107,7 @@ def print_bytes(batch: int) -> None:
     for weights in WEIGHTS:
         _print_row(f"gradient of {millions(weights)} weights", [sent(gradient(weights), ranks) for ranks in shown])
     for name, sizes in LOSSES.items():
-        _print_row(f"{name}: gathering", [sent(sizes.gathering(batch), ranks) for ranks in shown])
+        _print_row(f"{name}: gathering", [sent(sizes.gathering(ranks, batch), ranks) for ranks in shown])
         for label, sharded in (("replicated", False), ("sharded", True)):
             _print_row(f"  table, {label}", [sent(sizes.table(ranks, batch, sharded), ranks) for ranks in shown])
 
@@ -171,7 +171,7 @@ def draw(batch: int, path: Path) -> None:
 
 def ping(rank: int, world: int, kind: Kind, part: int, rounds: int) -> list[float]:
     """Return the seconds of plain collectives with ``part`` bytes for each rank, and work in between as in a step."""
-    rows, one_each, work = torch.zeros(world, part, dtype=torch.uint8), [1] * world, torch.ones(256, 256)
+    rows, work = torch.zeros(world, part, dtype=torch.uint8), torch.ones(256, 256)
     with recording() as seen:
         for _ in range(rounds):
             dist.barrier()
@@ -179,7 +179,7 @@ def ping(rank: int, world: int, kind: Kind, part: int, rounds: int) -> list[floa
             if kind == "all_gather":
                 getattr(dist, GATHER)(torch.empty_like(rows.flatten()), rows[0])
             else:
-                dist.all_to_all_single(torch.empty_like(rows), rows, one_each, one_each)
+                dist.all_reduce(rows)
     return [seconds for _, seconds in seen]
 
 
@@ -207,9 +207,10 @@ def shortest(ranks: Sequence[Any]) -> np.ndarray:
 
 def fit(world: int, rounds: int) -> Network:
     """Return the network that explains plain collectives best, by least squares of relative errors."""
-    jobs = [(kind, part, rounds) for kind in ("all_gather", "all_to_all") for part in (32, 1024, 16384, 65536, 262144)]
+    jobs = [(kind, part, rounds) for kind in ("all_gather", "all_reduce") for part in (32, 1024, 16384, 65536, 262144)]
     times = [float(shortest(ranks)) for ranks in run_ranks(ping, world, jobs)]
-    rounds_and_bytes = np.array([[world - 1, (world - 1) * part] for _, part, _ in jobs])
+    each = [(2 if kind == "all_reduce" else 1) * (world - 1) for kind, *_ in jobs]
+    rounds_and_bytes = np.array([[count, count * part] for count, (_, part, _) in zip(each, jobs, strict=True)])
     latency, per_byte = np.linalg.lstsq(rounds_and_bytes / np.array(times)[:, None], np.ones(len(jobs)))[0]
     return Network(float(latency), 1 / max(float(per_byte), 1e-15))
 

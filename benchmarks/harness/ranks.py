@@ -48,27 +48,27 @@ SUBJECTS = {
     "CoupledLoss, SOX": Subject(
         lambda n: fcco.CoupledLoss(torch.log1p, n, rule=fcco.SOX(gamma=0.1)),
         lambda rows: (scores(rows),),
-        Sizes(dim=1, returned=2, own_outer=True),
+        Sizes(dim=1),
     ),
     "SoftmaxLoss": Subject(
         lambda n: fcco.losses.SoftmaxLoss(n),
         lambda rows: (scores(rows), torch.randn(len(rows), 8)),
-        Sizes(dim=1, returned=1),
+        Sizes(dim=1),
     ),
     "AveragePrecisionLoss": Subject(
         lambda n: fcco.losses.AveragePrecisionLoss(n, n_pos=n // POSITIVE, rule=fcco.SOAP(gamma=0.5)),
         lambda rows: (scores(rows), rows % POSITIVE == 0),
-        Sizes(dim=2, returned=1, argument=4 + 1 + 8, gradient=4, outer=1 / POSITIVE),
+        Sizes(dim=2, argument=4 + 1 + 8, gradient=4, outer=1 / POSITIVE),
     ),
     "NCALoss": Subject(
         lambda n: fcco.losses.NCALoss(n, rule=fcco.SOAP(gamma=0.5)),
         lambda rows: (embeddings(rows), rows % 2),
-        Sizes(dim=2, returned=1, argument=4 * WIDTH + 8 + 8, gradient=4 * WIDTH),
+        Sizes(dim=2, argument=4 * WIDTH + 8 + 8, gradient=4 * WIDTH),
     ),
     "ContrastiveLoss": Subject(
         lambda n: fcco.losses.ContrastiveLoss(n, rule=fcco.SOAP(gamma=0.7)),
         lambda rows: (embeddings(rows), embeddings(rows)),
-        Sizes(dim=2, returned=1, argument=2 * 4 * WIDTH + 8, gradient=2 * 4 * WIDTH),
+        Sizes(dim=2, argument=2 * 4 * WIDTH + 8, gradient=2 * 4 * WIDTH, outputs=2),
     ),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor
 GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 AGREEMENT = 32  # bytes: four numbers in double precision
 ROW = 8  # bytes of a row's number
-Kind = Literal["all_gather", "all_to_all", "all_reduce"]
+Kind = Literal["all_gather", "all_reduce"]
 
 
 class Message(NamedTuple):
@@ -34,37 +34,31 @@ class Sizes:
     """What the traffic of a step depends on; the letters are those of docs/scale.md."""
 
     dim: int  # d, values a row of the table
-    returned: int  # r, of what the rule makes: 1, or 2 where f is differentiated elsewhere (SOX)
-    argument: int = 0  # a, bytes a row of the gathered arguments; 0: nothing is gathered
-    gradient: int = 0  # b, those that are differentiable
-    outer: float = 1.0  # share of the rows that have a term
-    own_outer: bool = False  # whether f is the caller's, which ranks wait for before they write
+    argument: int = ROW  # a, bytes a row of what is gathered: its number, and the columns that others are compared with
+    gradient: int = 0  # b, those that are differentiable; 0: nothing is compared with others
+    outer: float = 1.0  # e, share of the rows that have a term
+    outputs: int = 1  # arguments that are differentiable
 
-    def gathering(self, batch: int) -> list[Message]:
-        """Return the messages of gathering the batches: an agreement, the arguments, and backward their gradients."""
-        if not self.argument:
-            return []
-        arguments, gradients = self.argument * batch, self.gradient * batch
-        return [
-            Message("all_gather", AGREEMENT),
-            Message("all_gather", arguments),
-            Message("all_to_all", gradients),
-        ]
+    def gathering(self, ranks: int, batch: int) -> list[Message]:
+        """Return the messages of gathering the batches: an agreement, the arguments, and their gradients."""
+        gathered = [Message("all_gather", AGREEMENT), Message("all_gather", self.argument * batch)]
+        each = Message("all_reduce", self.gradient // self.outputs * batch * ranks)
+        return [*gathered, *([each] * self.outputs if self.gradient else [])]
 
     def table(self, ranks: int, batch: int, sharded: bool) -> list[Message]:
-        """Return the messages of updating the table, from ranks with batches of ``batch`` rows."""
-        waiting = [Message("all_gather", AGREEMENT)] if self.own_outer else []
-        if not sharded:
-            rows = Message("all_gather", (ROW + 1 + 4 * self.dim) * batch)
-            return [Message("all_gather", AGREEMENT), rows, *waiting]
-        rows_a_rank = self.outer * batch / ranks
-        there = Message("all_to_all", (ROW + 4 * self.dim) * rows_a_rank)
-        back = Message("all_to_all", 4 * self.dim * self.returned * rows_a_rank)
-        return [Message("all_to_all", AGREEMENT + 8), there, back, *waiting]
+        """Return the messages of updating the table, from ranks with batches of ``batch`` rows.
+
+        These are the estimates, how much each f counts and what is remembered; of a sharded table, its rows and whether
+        they were visited, which every rank adds its own to. Losses that gather nothing wait for each other at last.
+        """
+        rows = self.outer * batch
+        read = [Message("all_reduce", size * rows * ranks) for size in (4 * self.dim, ROW)] if sharded else []
+        waiting = [] if self.gradient else [Message("all_gather", AGREEMENT)]
+        return [Message("all_gather", (8 * self.dim + 8) * rows), *read, *waiting]
 
     def step(self, ranks: int, batch: int, sharded: bool) -> list[Message]:
         """Return the messages of a step; that of the gradients of gathered rows is the last, as in a run."""
-        gathering = self.gathering(batch)
+        gathering = self.gathering(ranks, batch)
         return [*gathering[:2], *self.table(ranks, batch, sharded), *gathering[2:]]
 
 
@@ -79,29 +73,18 @@ class Recorded(NamedTuple):
 def recording() -> Iterator[list[Recorded]]:
     """Within this context, record what goes through torch.distributed."""
     sent: list[Recorded] = []
-    gather, exchange = getattr(dist, GATHER), dist.all_to_all_single
+    gather, reduce = getattr(dist, GATHER), dist.all_reduce
 
-    def note(kind: Kind, part: float, began: float) -> None:
-        sent.append(Recorded(Message(kind, part), time.perf_counter() - began))
-
-    def recorded_gather(every: Tensor, rows: Tensor, **options: Any) -> Any:
+    def timed(kind: Kind, rows: Tensor, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         began = time.perf_counter()
-        done = gather(every, rows, **options)
-        note("all_gather", rows.numel() * rows.element_size(), began)
+        done = function(*arguments, **options)
+        sent.append(Recorded(Message(kind, rows.numel() * rows.element_size()), time.perf_counter() - began))
         return done
 
-    def recorded_exchange(received: Tensor, rows: Tensor, of: list[int], to: list[int], **options: Any) -> Any:
-        began = time.perf_counter()
-        done = exchange(received, rows, of, to, **options)
-        others = sum(to) - to[dist.get_rank()]
-        width = rows.shape[1:].numel() * rows.element_size()
-        note("all_to_all", others * width / (dist.get_world_size() - 1), began)
-        return done
-
-    setattr(dist, GATHER, recorded_gather)
-    dist.all_to_all_single = recorded_exchange  # type: ignore[assignment]
+    setattr(dist, GATHER, lambda every, rows, **options: timed("all_gather", rows, gather, every, rows, **options))
+    dist.all_reduce = lambda rows, **options: timed("all_reduce", rows, reduce, rows, **options)
     try:
         yield sent
     finally:
         setattr(dist, GATHER, gather)
-        dist.all_to_all_single = exchange
+        dist.all_reduce = reduce
