@@ -297,8 +297,6 @@ class OutputMemory(nn.Module):
             elif value.dtype == torch.float64:
                 self._buffers[name] = self._buffers[name].double()
         super()._load_from_state_dict(state_dict, prefix, *args)
-        if not self.n_columns:  # outputs that could not be loaded, since there was no room for them yet
-            self.born.fill_(-1)
 
     def why_not_loaded(self, state_dict: dict[str, Any], prefix: str) -> str | None:
         """Return why a state cannot be loaded, or None."""
