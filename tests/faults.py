@@ -459,7 +459,7 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
             ("is_here = is_here & ~contains(", "contains("),
         ],
         "test_memory.py::test_buffers_without_their_outputs_are_an_empty_memory": [
-            ("if not self.n_columns:  # savers", "if False:"),
+            ("if not self.n_columns:  # savers", "if False:  # savers"),
         ],
         "losses/test_loss.py::test_a_memory_without_rows": [
             ("cursor[...] = (cursor + new) % self.size", "cursor[...] = new % self.size"),
