@@ -2,7 +2,7 @@
 
 For every row i of a batch, embedded as z = A x,
 
-    g_i1 = sum over mates j of  ω_ij e^(-|z_i - z_j|²),    g_i2 = g_i1 + the same over strangers,    f = -g_i1 / g_i2.
+    g_i1 = sum over mates j of  ω_ij e^(-|z_i - z_j|²),    g_i2 = the same over strangers,    f = -g_i1 / (g_i1 + g_i2).
 
 A mate is another row of the same class, and a stranger a row of another class. ω_ij says for how many rows of the
 training set j stands, as in the estimate of :class:`fcco.losses.NCALoss` with class sizes. The matrix products are left
@@ -200,7 +200,7 @@ def _exp_below_compiled(peak: Any, values: Any) -> Any:
 def to_weights(
     distances: Array, nearest: float, labels: Array, label: int, mates: float, strangers: Array
 ) -> tuple[float, float]:
-    """Turn distances into ω e^(nearest - distance) in place; the sums over mates and over all."""
+    """Turn distances into ω e^(nearest - distance) in place; the sums over mates and over strangers."""
     among_mates = among_strangers = nothing = distances.dtype.type(0.0)
     _exp_below(nearest, distances)
     for j in range(len(distances)):
@@ -208,8 +208,13 @@ def to_weights(
         distances[j] = weight
         among_mates += weight if labels[j] == label else nothing
         among_strangers += nothing if labels[j] == label else weight
-    # Added up apart, so that without strangers the two are equal to the last digit, and the gradient is 0.
-    return among_mates, among_mates + among_strangers
+    return among_mates, among_strangers
+
+
+@njit()
+def log_of_both(one: float, other: float) -> float:
+    """Return log(e^one + e^other), of which not both are 0."""
+    return max(one, other) + math.log1p(math.exp(min(one, other) - max(one, other)))
 
 
 @njit(fastmath=SUMS)
@@ -247,17 +252,19 @@ def _attract(
             for j in range(len(batch)):
                 strangers[j] = work.strangers[i]
         nearest = to_distances(work.norm[i], distances, work.norm, i)
-        among_mates, among_all = to_weights(distances, nearest, work.label, label, work.mates[i], strangers)
-        of_mates, of_all = math.log(np.float64(among_mates)) - nearest, math.log(np.float64(among_all)) - nearest
+        among_mates, among_strangers = to_weights(distances, nearest, work.label, label, work.mates[i], strangers)
+        of_mates = np.log(np.float64(among_mates)) - nearest
+        of_strangers = np.log(np.float64(among_strangers)) - nearest
         age = clock - work.written[i] if work.written[i] > 0 else 0
         rate = rate_of_row(update, of_step, table, row)
         new_mates, at_mates = step_row(update.rule, True, rate, work.old[i, 0], of_mates, age)
-        new_all, at_all = step_row(update.rule, True, rate, work.old[i, 1], of_all, age)
-        table.u[row, 0], table.u[row, 1], table.written[row] = new_mates, new_all, clock
+        new_strangers, at_strangers = step_row(update.rule, True, rate, work.old[i, 1], of_strangers, age)
+        table.u[row, 0], table.u[row, 1], table.written[row] = new_mates, new_strangers, clock
         table.visits[row] += 1
-        value -= math.exp(new_mates - new_all) / known
-        # f' in log u_1, times g_1 / u_1, has no u_1 left in it: both sums are carried by the ratio g_2 / u_2.
-        factor = update.factor * math.exp(of_all - at_all) / (known * among_all)
+        value -= math.exp(new_mates - log_of_both(new_mates, new_strangers)) / known
+        # f' is -(1 - share) / (u_1 + u_2) in u_1, and share / (u_1 + u_2) in u_2.
+        at_all = log_of_both(at_mates, at_strangers)
+        factor = update.factor * math.exp(-nearest - at_all) / known
         share = math.exp(at_mates - at_all)
         work.row_sum[i] = to_slopes(
             distances, work.label, label, kind(factor * (1.0 - share)), kind(-factor * share), work.column_sum
