@@ -270,9 +270,9 @@ def take_step(
     pooled = estimate(objective, batch, memory)
     own = pooled if memory is None or two_sided else estimate(objective, batch)
     # Every process updates the rows of all of them, so that their tables stay the same.
-    more = () if own is pooled else (pooled.inner,)
-    (inner, share, count, *more), mine = ranks.exchange(own.inner, own.share, own.count, *more)
-    kept = more[0] if more else inner
+    parts = [own.inner, own.share, own.count] + ([] if own is pooled else [pooled.inner])
+    (inner, share, count, *remembered), mine = ranks.exchange(*parts)
+    kept = remembered[0] if remembered else inner
     update = update_rows(rule, table, batch, kept, share, space)
     outer, leaves, weight = objective.outer_of(kept, share), objective.parameters, share / (count.sum() + TINY)
     value, of_f = evaluate(outer, batch, update, weight, mine, ranks)
