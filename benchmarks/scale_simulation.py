@@ -2,9 +2,9 @@
 
     python benchmarks/scale_simulation.py [--batch 256] [--latency 1e-5] [--bandwidth 12.5e9] [--check 2 4]
 
-The messages are those of `harness/traffic.py`, which the tests compare with a run, byte by byte. Each takes k - 1
-rounds in a ring, and a round takes latency + bytes / bandwidth. What is added up, such as a gradient of P weights in
-single precision, takes 2 (k - 1) rounds. Nothing overlaps in this model.
+The messages are those of `harness/traffic.py`, which the tests compare with a run, byte by byte. A gathering
+takes k - 1 rounds of a ring, and a sum 2 (k - 1), such as that of the gradient of P weights in single precision. A
+round takes latency + bytes / bandwidth. Nothing overlaps in this model.
 
 `--check` fits latency and bandwidth to plain collectives of so many ranks on this machine, over gloo, and compares the
 predicted time of a step's messages with the measured one. With fewer cores than ranks, the ranks wait for each other.
@@ -49,11 +49,12 @@ class Network:
     def seconds(self, messages: Iterable[Message], ranks: int) -> float:
         """Return the time of messages that follow each other."""
         return sum(
-            self._rounds(message, ranks) * self.latency + message.sent(ranks) / self.bandwidth for message in messages
+            self.rounds(message, ranks) * self.latency + message.sent(ranks) / self.bandwidth for message in messages
         )
 
     @staticmethod
-    def _rounds(message: Message, ranks: int) -> int:
+    def rounds(message: Message, ranks: int) -> int:
+        """Return how often the ranks send in turn."""
         return (2 if message.kind == "all_reduce" else 1) * (ranks - 1)
 
 
@@ -207,10 +208,11 @@ def shortest(ranks: Sequence[Any]) -> np.ndarray:
 
 def fit(world: int, rounds: int) -> Network:
     """Return the network that explains plain collectives best, by least squares of relative errors."""
-    jobs = [(kind, part, rounds) for kind in ("all_gather", "all_reduce") for part in (32, 1024, 16384, 65536, 262144)]
+    kinds: tuple[Kind, ...] = ("all_gather", "all_reduce")
+    jobs = [(kind, part, rounds) for kind in kinds for part in (32, 1024, 16384, 65536, 262144)]
     times = [float(shortest(ranks)) for ranks in run_ranks(ping, world, jobs)]
-    each = [(2 if kind == "all_reduce" else 1) * (world - 1) for kind, *_ in jobs]
-    rounds_and_bytes = np.array([[count, count * part] for count, (_, part, _) in zip(each, jobs, strict=True)])
+    messages = [Message(kind, part if kind == "all_gather" else part * world) for kind, part, _ in jobs]
+    rounds_and_bytes = np.array([[Network.rounds(message, world), message.sent(world)] for message in messages])
     latency, per_byte = np.linalg.lstsq(rounds_and_bytes / np.array(times)[:, None], np.ones(len(jobs)))[0]
     return Network(float(latency), 1 / max(float(per_byte), 1e-15))
 

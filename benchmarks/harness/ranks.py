@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,29 +59,29 @@ SUBJECTS = {
     "AveragePrecisionLoss": Subject(
         lambda n: fcco.losses.AveragePrecisionLoss(n, n_pos=n // POSITIVE, rule=fcco.SOAP(gamma=0.5)),
         lambda rows: (scores(rows), rows % POSITIVE == 0),
-        Sizes(dim=2, argument=4 + 1 + 8, gradient=4, outer=1 / POSITIVE),
+        Sizes(dim=2, argument=4 + 1 + 8, gradients=(4,), outer=1 / POSITIVE),
     ),
     "NCALoss": Subject(
         lambda n: fcco.losses.NCALoss(n, rule=fcco.SOAP(gamma=0.5)),
         lambda rows: (embeddings(rows), rows % 2),
-        Sizes(dim=2, argument=4 * WIDTH + 8 + 8, gradient=4 * WIDTH),
+        Sizes(dim=2, argument=4 * WIDTH + 8 + 8, gradients=(4 * WIDTH,)),
     ),
     "ContrastiveLoss": Subject(
         lambda n: fcco.losses.ContrastiveLoss(n, rule=fcco.SOAP(gamma=0.7)),
         lambda rows: (embeddings(rows), embeddings(rows)),
-        Sizes(dim=2, argument=2 * 4 * WIDTH + 8, gradient=2 * 4 * WIDTH, outputs=2),
+        Sizes(dim=2, argument=2 * 4 * WIDTH + 8, gradients=(4 * WIDTH, 4 * WIDTH)),
     ),
 }
 
 
 def with_width(sizes: Sizes, width: int) -> Sizes:
     """Return the sizes of the same loss with embeddings of another width than WIDTH."""
-    wider = sizes.gradient // WIDTH * (width - WIDTH)
-    return replace(sizes, argument=sizes.argument + wider, gradient=sizes.gradient + wider)
+    gradients = tuple(part // WIDTH * width for part in sizes.gradients)
+    return replace(sizes, argument=sizes.argument - sum(sizes.gradients) + sum(gradients), gradients=gradients)
 
 
 def dealt_rows(batch: int, ranks: int, n: int = N) -> Tensor:
-    """Return random rows such that each rank keeps equally many of them, and equally many positive ones."""
+    """Return random rows of which each rank has equally many positive ones."""
     owner, turn = torch.arange(batch) % ranks, torch.arange(batch) // ranks
     within = torch.randint(n // ranks // POSITIVE, (batch,)) * POSITIVE + turn % POSITIVE
     return owner * (n // ranks) + within
@@ -96,6 +97,7 @@ def run_ranks(function: Callable[..., Any], world: int, jobs: list[tuple[Any, ..
 
 def _rank(rank: int, function: Callable[..., Any], world: int, folder: str, jobs: list[tuple[Any, ...]]) -> None:
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "index must be different for two views")  # random rows may repeat
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     torch.save([function(rank, world, *job) for job in jobs], Path(folder, f"{rank}.pt"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -22,7 +22,7 @@ class Message(NamedTuple):
 
     kind: Kind
     part: float
-    """Bytes that the rank sends to each of the others, on average; of ``all_reduce``, the bytes of the tensor."""
+    """Bytes that the rank sends to each of the others; of ``all_reduce``, the bytes of the tensor."""
 
     def sent(self, ranks: int) -> float:
         """Bytes that a rank sends. A ring sends every part of a tensor that is reduced twice round."""
@@ -34,30 +34,25 @@ class Sizes:
     """What the traffic of a step depends on; the letters are those of docs/scale.md."""
 
     dim: int  # d, values a row of the table
-    argument: int = ROW  # a, bytes a row of what is gathered: its number, and the columns that others are compared with
-    gradient: int = 0  # b, those that are differentiable; 0: nothing is compared with others
-    outer: float = 1.0  # e, share of the rows that have a term
-    outputs: int = 1  # arguments that are differentiable
+    argument: int = ROW  # a, bytes a row of what is gathered: its number, and the arguments if examples are compared
+    gradients: tuple[int, ...] = ()  # b, of each gathered argument that is differentiable
+    outer: float = 1.0  # share of the rows that have a term
 
     def gathering(self, ranks: int, batch: int) -> list[Message]:
-        """Return the messages of gathering the batches: an agreement, the arguments, and their gradients."""
-        gathered = [Message("all_gather", AGREEMENT), Message("all_gather", self.argument * batch)]
-        each = Message("all_reduce", self.gradient // self.outputs * batch * ranks)
-        return [*gathered, *([each] * self.outputs if self.gradient else [])]
+        """Return the messages of gathering batches of ``batch`` rows, of which the last ones return the gradients."""
+        gradients = [Message("all_reduce", part * ranks * batch) for part in self.gradients]
+        return [Message("all_gather", AGREEMENT), Message("all_gather", self.argument * batch), *gradients]
 
     def table(self, ranks: int, batch: int, sharded: bool) -> list[Message]:
-        """Return the messages of updating the table, from ranks with batches of ``batch`` rows.
-
-        These are the estimates, how much each f counts and what is remembered; of a sharded table, its rows and whether
-        they were visited, which every rank adds its own to. Losses that gather nothing wait for each other at last.
-        """
+        """Return the messages of updating the table: the estimates, and what the ranks hold of their rows."""
         rows = self.outer * batch
-        read = [Message("all_reduce", size * rows * ranks) for size in (4 * self.dim, ROW)] if sharded else []
-        waiting = [] if self.gradient else [Message("all_gather", AGREEMENT)]
-        return [Message("all_gather", (8 * self.dim + 8) * rows), *read, *waiting]
+        estimates = Message("all_gather", (4 * self.dim + 8) * rows)
+        held = [Message("all_reduce", part * ranks * rows) for part in (4 * self.dim, ROW)] if sharded else []
+        waiting = [] if self.gradients else [Message("all_gather", AGREEMENT)]  # for what other ranks do not see
+        return [estimates, *held, *waiting]
 
     def step(self, ranks: int, batch: int, sharded: bool) -> list[Message]:
-        """Return the messages of a step; that of the gradients of gathered rows is the last, as in a run."""
+        """Return the messages of a step, in the order of a run."""
         gathering = self.gathering(ranks, batch)
         return [*gathering[:2], *self.table(ranks, batch, sharded), *gathering[2:]]
 
@@ -75,14 +70,23 @@ def recording() -> Iterator[list[Recorded]]:
     sent: list[Recorded] = []
     gather, reduce = getattr(dist, GATHER), dist.all_reduce
 
-    def timed(kind: Kind, rows: Tensor, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def note(kind: Kind, part: float, began: float) -> None:
+        sent.append(Recorded(Message(kind, part), time.perf_counter() - began))
+
+    def recorded_gather(every: Tensor, rows: Tensor, **options: Any) -> Any:
         began = time.perf_counter()
-        done = function(*arguments, **options)
-        sent.append(Recorded(Message(kind, rows.numel() * rows.element_size()), time.perf_counter() - began))
+        done = gather(every, rows, **options)
+        note("all_gather", rows.numel() * rows.element_size(), began)
         return done
 
-    setattr(dist, GATHER, lambda every, rows, **options: timed("all_gather", rows, gather, every, rows, **options))
-    dist.all_reduce = lambda rows, **options: timed("all_reduce", rows, reduce, rows, **options)
+    def recorded_reduce(rows: Tensor, **options: Any) -> Any:
+        began = time.perf_counter()
+        done = reduce(rows, **options)
+        note("all_reduce", rows.numel() * rows.element_size(), began)
+        return done
+
+    setattr(dist, GATHER, recorded_gather)
+    dist.all_reduce = recorded_reduce  # type: ignore[assignment]
     try:
         yield sent
     finally:
