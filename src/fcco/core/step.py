@@ -254,7 +254,7 @@ def estimate(objective: Objective, batch: Batch, memory: Remembered | None = Non
     if batch.share is not None:
         return Estimate(inner, batch.share, batch.share, backward)
     share, count = objective.shares(anchors, w, batch.pool)
-    if batch.anchors is None:
+    if batch.anchors is None and objective.has_pool:
         is_anchor = objective.is_anchor(anchors)
         share, count = share * is_anchor, count * is_anchor
     if not is_positive(share):
