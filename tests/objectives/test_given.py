@@ -175,9 +175,7 @@ def test_several_processes_are_one(with_sample):
         values, ones = inner.detach()[rest], torch.ones(5).double()[rest]
         batch = as_batch(objective, objective.Columns(inner.detach()[mine]), rows, mine=mine)
         batch = batch._replace(sample=sample[mine] if with_sample else None)
-        steps.append(
-            take_step(objective, rule, Table(5, 1, rule), batch, None, Two((values, ones, ones), place))
-        )
+        steps.append(take_step(objective, rule, Table(5, 1, rule), batch, None, Two((values, ones, ones), place)))
     one, other = steps
     torch.testing.assert_close(one.value + other.value if with_sample else one.value, whole.detach())
     of_inner, of_scale = gradients_of(whole, inner, f.scale)

@@ -115,3 +115,14 @@ def test_the_gradient_with_a_memory_is_unbiased(log, disjoint):
     (expected,) = exact(objective, x, u)[1]
     torch.testing.assert_close(torch.stack(found).mean(0), expected, rtol=1e-12, atol=1e-14)
     assert expected.abs().max() > 1e-3
+
+
+def test_inner_values_of_another_shape_are_refused():
+    class Wide(Near):
+        def estimate(self, anchors, candidates, weights):
+            return super().estimate(anchors, candidates, weights)[:, :1]
+
+    loss_fn, x = fcco.ObjectiveLoss(Wide(), N, rule=fcco.SOAP(0.5)), everything()
+    with pytest.raises(ValueError, match=r"estimate must return the inner values of 7 anchors, \[7, 2\]; got \[7, 1\]"):
+        loss_fn(x.z, x.label, index=torch.arange(N))
+    assert not loss_fn.table.step

@@ -286,7 +286,13 @@ class Objective:
 
         def estimate(*leaves: Any) -> Array:
             one, two = type(anchors)(*leaves[:k], *anchors[k:]), type(candidates)(*leaves[k : 2 * k], *candidates[k:])
-            return self.learning(leaves[2 * k :]).estimate(one, two, weights, *own)
+            inner = self.learning(leaves[2 * k :]).estimate(one, two, weights, *own)
+            if inner.shape != (m, self.dim)[: 1 + (self.dim > 1)]:
+                expected = f"[{m}]" if self.dim == 1 else f"[{m}, {self.dim}]"
+                raise ValueError(
+                    f"estimate must return the inner values of {m} anchors, {expected}; got {list(inner.shape)}"
+                )
+            return inner
 
         inner, pull = differentiated(estimate, (*anchors[:k], *candidates[:k], *self.parameters))
 
