@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test faults test-browser test-install docs fuzz lint format bench bench-applications bench-top bench-memory evidence clean
+.PHONY: demo test test-compile faults test-browser test-install docs fuzz lint format bench bench-applications bench-top bench-memory evidence clean
 
 demo: .venv/.demo
 	$(BIN)/python examples/demo.py
@@ -12,6 +12,10 @@ demo: .venv/.demo
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# Every loss with every option, compiled by aot_eager and by inductor.
+test-compile: .venv/.dev
+	FCCO_COMPILE_ALL=1 $(BIN)/python -m pytest -n auto tests/test_compile.py
 
 # Whether the tests notice wrong changes of the core, one after the other.
 faults: .venv/.dev

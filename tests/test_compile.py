@@ -1,14 +1,18 @@
 """Compiled, on an accelerator, and in mixed precision."""
 
+import inspect
 import math
+import os
+from dataclasses import replace
 
 import pytest
 import torch
 
 import fcco
 from cases import CASES, case_id, make_batch, make_loss, run, same, state
-from fcco import losses
+from losses import cases
 
+IS_WHOLE = "FCCO_COMPILE_ALL" in os.environ
 COMPILED_CASES = [case for case in CASES if case[2] == 2]
 
 
@@ -34,77 +38,129 @@ def compiled_equals_eager(case, backend):
     torch.testing.assert_close(state(compiled), state(eager))
 
 
-@pytest.mark.parametrize("case", COMPILED_CASES, ids=case_id)
-def test_one_graph_without_breaks(case):
+def backends(case):
     """Of the first of every kind of rule, in either space, the graph is also differentiated before it runs."""
     rule, log, _ = case
     first = next(other for other in COMPILED_CASES if type(other[0]) is type(rule) and other[1] == log)
-    compiled_equals_eager(case, backend="aot_eager" if case is first else "eager")
+    return ["aot_eager" if case is first else "eager"] + ["inductor"] * IS_WHOLE
 
 
-@pytest.mark.parametrize("case", [(fcco.SOX(0.3), True, 2), (fcco.MOAP(0.3), False, 2)], ids=case_id)
-def test_inductor(case):
-    compiled_equals_eager(case, backend="inductor")
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [pytest.param(case, each, id=f"{case_id(case)}-{each}") for case in COMPILED_CASES for each in backends(case)],
+)
+def test_one_graph_without_breaks(case, backend):
+    compiled_equals_eager(case, backend)
 
 
-N = 60
-CLASSES = torch.arange(N) % 3
-POSITIVE = (torch.arange(N) % 3 == 0).long()
-
-
-def mean_of_others(pool):
-    """The mean over everyone of e^(h_j - h_i)."""
-    recall, own = pool.recall or fcco.Recall(), pool.own[0]
-    theirs = own if pool.rivals is None else pool.rivals[0] if recall.apart else torch.cat([own, pool.rivals[0]])
-    present = torch.ones(len(theirs)) if recall.present is None else recall.present[-len(theirs) :].to(own.dtype)
-    return ((theirs - own.unsqueeze(1)).exp() * present).sum(1) / present.sum()
-
-
-def with_labels(labels):
-    return lambda loss_fn, x, rows: loss_fn(x[:, 0] if labels is POSITIVE else x, labels[rows], rows)
-
-
-IN_PIECES = {  # losses that compilers leave out of their graphs
-    "NCA": (lambda: losses.NCALoss.from_targets(CLASSES, memory=24), with_labels(CLASSES)),
-    "AP": (lambda: losses.AveragePrecisionLoss.from_targets(POSITIVE), with_labels(POSITIVE)),
-    "partial AUC": (lambda: losses.PartialAUCLoss.from_targets(POSITIVE, memory=16), with_labels(POSITIVE)),
-    "robust": (
-        lambda: losses.RobustContrastiveLoss(N, 0.4, lr=0.05, rule=fcco.SOAP(0.5)),
-        lambda loss_fn, x, rows: loss_fn(x[:, :2], x[:, 2:], rows),
-    ),
+BATCHES = [*cases.BATCHES[:3], [3, 3, 1, 0, 7, 7], cases.BATCHES[4]]
+OPTIONS = {
+    "default": {},
+    "memory": {"memory": fcco.Memory(4)},
+    "estimate": {"memory": fcco.Memory(4, "estimate")},
+    "rule": {"rule": fcco.SOX(0.3)},
 }
+FORMULAS = [*cases.DEFAULTS, cases.SUPERVISED_CONTRASTIVE, cases.ROBUST_CONTRASTIVE]
+
+
+def takes(case, name):
+    """Lists are only remembered for their estimates."""
+    is_list = case.data is cases.ranking
+    return OPTIONS[name].keys() <= inspect.signature(case.loss).parameters.keys() and not (is_list and name == "memory")
+
+
+def with_only(case, name):
+    kept = {key: value for key, value in case.options.items() if key not in ("memory", "rule")}
+    return replace(case, options={**kept, **OPTIONS[name]})
+
+
+def drawn(case):
+    """By name, with each of the options."""
+    return {f"{case.loss.__name__}-{name}": with_only(case, name) for name in OPTIONS if takes(case, name)}
+
+
+LOSSES = {name: made for case in FORMULAS for name, made in drawn(case).items()}
+ONE_OF_EACH_KERNEL = ["AveragePrecisionLoss-memory", "CoxLoss-memory", "NCALoss-memory", "ContrastiveLoss-memory"]
+EACH_ITS_OWN_WAY = [  # of taking a step
+    "AveragePrecisionLoss-rule",
+    "AUCLoss-default",
+    "TwoWayPartialAUCLoss-default",
+    "NDCGLoss-estimate",
+    "BaselineCoxLoss-default",
+    "GroupDROLoss-default",
+    "RobustContrastiveLoss-default",
+]
+if IS_WHOLE:
+    LOSSES |= {str(case): case for case in [*cases.CASES, *cases.SEVERAL_CLASSES]}
+
+
+def held(loss_fn):
+    """The state, but for the last place of a memory, which takes what does not fit."""
+    return {
+        name: value[:-1] if name.startswith(("memory.row", "memory.column")) else value
+        for name, value in state(loss_fn).items()
+    }
+
+
+def model_with(case, loss_fn):
+    def step(leaves, others, index):
+        outputs = [x * (1 + 0.1 * x.sin()) for x in leaves]  # their signs stay
+        return loss_fn(*outputs, *others, *([index] if case.indexed else []))
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [(name, "aot_eager") for name in (LOSSES if IS_WHOLE else EACH_ITS_OWN_WAY)]
+    + [(name, "inductor") for name in (LOSSES if IS_WHOLE else ONE_OF_EACH_KERNEL)],
+)
+def test_a_model_and_its_loss_are_one_graph_that_equals_eager(name, backend):
+    """The backward pass reads nothing that the step overwrites, and a step that is refused writes nothing."""
+    case = LOSSES[name]
+    floats, others = population = case.population(dtype=torch.float32)
+    eager, compiled = case.make(population), case.make(population)
+    torch._dynamo.utils.counters.clear()
+    step = torch.compile(model_with(case, compiled), fullgraph=True, backend=backend)
+    first = step if compiled.memory is None else model_with(case, compiled)
+
+    def batch(rows):
+        return [x.detach()[rows].requires_grad_() for x in floats], [x[rows] for x in others], torch.tensor(rows)
+
+    moved = 0
+    for take, rows in zip([first] + [step] * 4, BATCHES, strict=True):
+        leaves, *rest = batch(rows)
+        loss, expected = take(leaves, *rest), model_with(case, eager)(leaves, *rest)
+        gradients, wanted = (torch.autograd.grad(value, leaves) for value in (loss, expected))
+        moved += any(bool(gradient.any()) for gradient in wanted)
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradients, wanted, rtol=1e-4, atol=1e-6)
+    assert moved > 2  # in some batches, no list has two items
+    torch.testing.assert_close(held(compiled), held(eager), rtol=1e-5, atol=1e-6)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    leaves, *rest = batch(BATCHES[0])
+    before = state(compiled)
+    with torch.no_grad():
+        leaves[0][1] = math.nan
+    with pytest.raises(RuntimeError, match="must be finite"):
+        step(leaves, *rest)
+    assert cases.same(before, state(compiled))
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which torch reads between graphs
-@pytest.mark.parametrize("name", ["NCA", "AP", "partial AUC", "robust"])
-def test_inductor_has_the_gradient_of_what_was_there_before_the_step(name):
-    """Its backward pass must not read what the step has overwritten."""
-    make, call = IN_PIECES[name]
-    eager, compiled = make(), make()
-    step = torch.compile(lambda x, rows: call(compiled, 2 * x.sin(), rows), backend="inductor")
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(5):
-        rows = torch.randperm(N, generator=generator)[:12]
-        x = torch.randn(12, 4, generator=generator).requires_grad_()
-        same = x.detach().clone().requires_grad_()
-        loss, expected = step(same, rows), call(eager, 2 * x.sin(), rows)
-        loss.backward()
-        expected.backward()
-        assert x.grad.abs().sum() > 0
-        torch.testing.assert_close(loss, expected)
-        torch.testing.assert_close(same.grad, x.grad, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(state(compiled), state(eager))
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_one_graph_with_a_memory_is_refused_and_without_a_step_is_made():
-    make, call = IN_PIECES["AP"]
-    loss_fn, x, rows = make(), torch.randn(12, 1), torch.arange(12)
-    step = torch.compile(lambda: call(loss_fn, x, rows), fullgraph=True, backend="eager")
+def test_the_first_step_with_a_memory_is_not_in_the_graph():
+    case, rows = with_only(cases.COX, "memory"), torch.arange(6)
+    (risk,), (time, event) = population = case.population(dtype=torch.float32)
+    batch = risk.detach()[:6].requires_grad_(), time[:6], event[:6], rows
+    eager, compiled, whole = (case.make(population) for _ in range(3))
     with pytest.raises(torch._dynamo.exc.Unsupported):
-        step()
-    loss_fn.eval()
-    torch.testing.assert_close(step(), call(loss_fn, x, rows))
+        torch.compile(whole, fullgraph=True, backend="eager")(*batch)
+    assert not whole.table.step
+    torch._dynamo.utils.counters.clear()
+    step = torch.compile(compiled, backend="eager")
+    for count in (0, 1, 1):
+        torch.testing.assert_close(step(*batch), eager(*batch))
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == count
 
 
 def test_steps_do_not_recompile():

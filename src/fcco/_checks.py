@@ -68,6 +68,44 @@ def is_plain() -> bool:
     return not is_compiling() and peek_interpreter_stack() is None
 
 
+_RECORDED: list[list[tuple[Tensor, str]]] = []  # what the step whose graph is being made has asserted
+
+
+def require(legal: Tensor, message: str) -> None:
+    """Assert, without reading a value, that all are True."""
+    legal = legal.all()
+    torch._assert_async(legal, message)
+    if _RECORDED:
+        _RECORDED[-1].append((legal, message))
+
+
+def record_requirements() -> None:
+    """Record what is asserted from now on, for :func:`assert_before_writes`."""
+    _RECORDED.append([])
+
+
+def assert_before_writes(buffers: list[Tensor]) -> None:
+    """Assert once more what was recorded, where compilers cannot move it behind writes to the buffers."""
+    if _RECORDED and (recorded := _RECORDED.pop()):
+        legal, messages = zip(*recorded, strict=True)
+        _assert_before_writes(list(legal), "\n".join(messages), buffers)
+
+
+@torch.library.custom_op(
+    "fcco::assert_before_writes",
+    mutates_args=("buffers",),  # for all that a compiler knows
+    schema="(Tensor[] legal, str messages, Tensor(a!)[] buffers) -> ()",
+)
+def _assert_before_writes(legal: list[Tensor], messages: str, buffers: list[Tensor]) -> None:
+    for one, message in zip(legal, messages.split("\n"), strict=True):
+        torch._assert_async(one, message)
+
+
+@_assert_before_writes.register_fake
+def _(legal: list[Tensor], messages: str, buffers: list[Tensor]) -> None:
+    return None
+
+
 def shape_of(tensor: Tensor) -> str:
     return str(list(tensor.shape))
 
@@ -106,7 +144,7 @@ def check_finite(inner: Tensor, log: bool, name: str = "inner") -> None:
     values = inner.detach() if inner.requires_grad else inner
     if not reads_are_free(inner):
         legal = (values if log else values.abs()) < math.inf  # which NaN is not
-        torch._assert_async(legal.all(), f"{name} must be finite")
+        require(legal, f"{name} must be finite")
         return
     # One reduction usually decides: the largest value (NaN if there is any), or a finite sum.
     decisive = (values.max() if log else values.sum()).item()
@@ -189,7 +227,7 @@ def check_rate(name: str, owner: str, rate: float | Tensor, largest: float) -> N
     if isinstance(rate, Tensor):
         within = (rate > 0) & (rate <= largest)
         if not reads_are_free(rate):
-            torch._assert_async(within.all(), legal)
+            require(within, legal)
         elif not within.all():
             raise ValueError(f"{legal}; got {rate[~within].flatten()[0].item()!r}")
     elif isinstance(rate, bool) or not isinstance(rate, Real):
@@ -255,7 +293,7 @@ def is_empty(values: Any) -> bool:
 def check_rows(rows: Tensor, n: int) -> NDArray[np.int64] | None:
     """Refuse rows outside [0, n); return them in ascending order, unless that would stall a device."""
     if not reads_are_free(rows):
-        torch._assert_async((rows.clamp(0, n - 1) == rows).all(), f"index must be in [0, {n})")
+        require(rows.clamp(0, n - 1) == rows, f"index must be in [0, {n})")
         return None
     ordered = rows.numpy().copy()
     ordered.sort()  # in place, since np.sort takes twice as long to call
@@ -291,7 +329,7 @@ def check_weight(weight: Any, rows: Tensor, dtype: torch.dtype) -> Tensor:
     check_finite(weight, log=False, name="weight")
     legal = weight >= 0
     if not reads_are_free(weight):
-        torch._assert_async(legal.all(), "weight must be at least 0")
+        require(legal, "weight must be at least 0")
     elif not legal.all():
         place = int((~legal).nonzero()[0])
         raise ValueError(f"weight must be at least 0; got {weight[place].item()} at position {place}")

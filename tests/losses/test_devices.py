@@ -4,28 +4,15 @@ import pytest
 import torch
 
 import fcco
-from fcco import losses
 from losses.cases import (
-    AP,
     BATCHES,
     CASES,
-    COX,
-    DEFAULTS,
     INDEXED,
-    LIST_NET,
-    NDCG,
     gradients,
     run,
     same,
     state,
 )
-
-
-@pytest.fixture
-def _fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -100,75 +87,6 @@ def test_a_batch_elsewhere_is_refused(case, place):
     if place == "cpu":
         assert same(state(loss_fn), before)
         run(case, loss_fn, population, BATCHES[1:2])
-
-
-def falling(step):
-    return 0.5 / (1 + step)
-
-
-COMPILED = [
-    *DEFAULTS,
-    AP.with_options(temperature=0.3),
-    AP.with_options(temperature=falling),
-    AP.with_options(surrogate="squared_hinge", own_term="exact"),
-    NDCG.with_options(surrogate="exp", k=2),
-    NDCG.with_options(temperature=0.3),
-    COX.with_options(own_term="exact"),
-]
-
-
-# Of these, the graph is also made functional and differentiated before it runs, which takes as long again: losses that
-# write to a table each in their own way, one of each kind of arguments.
-AHEAD = {
-    losses.AveragePrecisionLoss: {},
-    losses.AUCLoss: {},
-    losses.TwoWayPartialAUCLoss: {},
-    losses.NCALoss: {},
-    losses.NDCGLoss: {},
-    losses.BaselineCoxLoss: {},
-    losses.GroupDROLoss: {},
-    losses.ContrastiveLoss: {},
-    losses.CoxLoss: {},
-}
-
-
-def backend(case):
-    return "aot_eager" if AHEAD.get(case.loss) == {k: v for k, v in case.options.items() if v != 0} else "eager"
-
-
-@pytest.mark.usefixtures("_fresh_compiler")
-@pytest.mark.parametrize("case", COMPILED, ids=str)
-class TestCompiled:
-    def test_one_graph_that_equals_eager(self, case):
-        population = case.population(dtype=torch.float32)
-        eager, compiled = case.make(population), case.make(population)
-        step = torch.compile(compiled, fullgraph=True, backend=backend(case))
-        for rows in [*BATCHES[:3], [3, 3, 1, 0, 7, 7]]:
-            # Leaves, of which the compiler wants to know .grad.
-            leaves = [x.detach()[rows].requires_grad_() for x in population[0]]
-            batch = [*leaves, *(x[rows] for x in population[1]), *([torch.tensor(rows)] if case.indexed else [])]
-            observed, expected = step(*batch), eager(*batch)
-            torch.testing.assert_close(observed, expected, rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(
-                torch.autograd.grad(observed, leaves), torch.autograd.grad(expected, leaves), rtol=1e-5, atol=1e-6
-            )
-        torch.testing.assert_close(state(compiled), state(eager))
-
-
-@pytest.mark.usefixtures("_fresh_compiler")
-@pytest.mark.parametrize("case", [LIST_NET, COX], ids=str)
-def test_compiled_checks_raise_and_change_nothing(case):
-    population = case.population(dtype=torch.float32)
-    loss_fn = case.make(population)
-    step = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")
-    for index in ([0, 1, 99], [0, -1, 2]):
-        with pytest.raises((RuntimeError, IndexError)):
-            step(*(x.detach()[:3] for x in (*population[0], *population[1])), torch.tensor(index))
-    with torch.no_grad():
-        population[0][0][1] = torch.nan
-    with pytest.raises(RuntimeError):
-        step(*(x.detach()[:3] for x in (*population[0], *population[1])), torch.arange(3))
-    assert not loss_fn.table.visits.any()
 
 
 @pytest.mark.parametrize("case", INDEXED[:1], ids=str)

@@ -489,29 +489,6 @@ def test_two_ranks_add_up_an_f_with_a_sample(monkeypatch):
     torch.testing.assert_close(sum(of_scales) / 2, of_scale)
 
 
-between_graphs = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which torch reads there
-
-
-def compiled_run(name, memory, backend):
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    _, wanted = shells.train(shells.make(name, memory), name, shells.weights(), steps=8)
-    _, seen = shells.train(torch.compile(shells.make(name, memory), backend=backend), name, shells.weights(), steps=8)
-    np.testing.assert_allclose(seen, wanted, rtol=1e-10, atol=1e-12)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1 + (not memory)  # one of all steps but the first
-
-
-@between_graphs
-@pytest.mark.parametrize(("name", "memory"), [("ap", 12), ("cox", 12), ("nca", 12), ("push", 0)])
-def test_compiled_steps_are_one_graph_that_does_the_same(name, memory):
-    compiled_run(name, memory, "aot_eager")
-
-
-@between_graphs
-def test_inductor_reads_buffers_as_they_were_before_the_step():
-    compiled_run("ap exact", 12, "inductor")
-
-
 class Scaled(torch.nn.Module):
     """An f with a parameter of its own, which may take a sample."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcco._checks import reads_are_free, shape_of, whole_number
+from fcco._checks import reads_are_free, require, shape_of, whole_number
 from fcco.functional._tensors import at_least_float32
 
 
@@ -20,7 +20,7 @@ def refuse_where(name: str, values: Tensor, bad: Tensor, wanted: str) -> None:
     If reading a value would stall a device or break a graph, the check is an asynchronous assertion instead.
     """
     if not reads_are_free(bad):
-        torch._assert_async(~bad.any(), f"{name} must be {wanted}")
+        require(~bad, f"{name} must be {wanted}")
         return
     if not bool(bad.any()):
         return

@@ -20,12 +20,15 @@ from torch.compiler import is_compiling
 from fcco._checks import (
     NotFiniteError,
     as_index,
+    assert_before_writes,
     check_one_each,
     check_rows,
     check_weight,
     is_plain,
     missing_index,
     reads_are_free,
+    record_requirements,
+    require,
 )
 from fcco._describe import Descriptions, fingerprint, options_of
 from fcco._eager import eager
@@ -222,6 +225,8 @@ class ObjectiveLoss(nn.Module):
     def _call(self, columns: Sequence[Any], index: Any, weight: Any, sample: Any) -> Tensor:
         takes_step = self.training and torch.is_grad_enabled()
         group = current_group(self.layout) if takes_step else None
+        if takes_step and is_compiling():
+            record_requirements()
         with nullcontext() if is_compiling() else np.errstate(all="ignore"):
             if not takes_step:
                 columns, _ = self.given(columns, None)
@@ -508,6 +513,8 @@ class ObjectiveLoss(nn.Module):
         if ranks is not None:
             ranks.agree()
             ranks.is_careful = False
+        if is_compiling():
+            assert_before_writes(list(self.buffers()))
 
     def _check_values(self, step: Step, batch: Batch, ranks: GroupRanks | None) -> None:
         """Raise if what a step would return or keep is not finite; -inf is legal where it is a logarithm."""
@@ -525,7 +532,7 @@ class ObjectiveLoss(nn.Module):
             if rows is not None:
                 total = total + (at_least(rows, 0) if log else rows).sum()
         if isinstance(total, Tensor) and not reads_are_free(total):
-            torch._assert_async(total.isfinite(), "the loss, its gradient and what it keeps must be finite")
+            require(total.isfinite(), "the loss, its gradient and what it keeps must be finite")
         elif not math.isfinite(total):
             for k, gradient in enumerate(gradients):
                 self._refuse(k, "gradient", ~torch.as_tensor(gradient).isfinite(), batch, ranks)

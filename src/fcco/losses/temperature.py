@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from fcco._checks import reads_are_free
+from fcco._checks import reads_are_free, require
 from fcco._leave_out import leave_out_what_does_not_fit
 from fcco.core.arrays import Array, cast, counted, namespace, ones, stacked, taken, wide
 from fcco.core.objective import Objective
@@ -108,7 +108,7 @@ class TemperedLoss(ObjectiveLoss):
         tau = temperature(table.step.reshape(1).cumsum(0)[0].to(table.u.dtype))
         if not isinstance(tau, Tensor):
             return check_temperature(tau)
-        torch._assert_async((tau > 0) & (tau < math.inf), "temperature must be finite and above 0")
+        require((tau > 0) & (tau < math.inf), "temperature must be finite and above 0")
         return tau
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -172,7 +172,7 @@ class ScoreDeviation(nn.Module):
         tau = _OF_DEVIATION * deviation
         can_read = not isinstance(tau, Tensor) or reads_are_free(tau)
         if not can_read:
-            torch._assert_async(tau.isfinite().all(), "the standard deviation of scores must be finite")
+            require(tau.isfinite(), "the standard deviation of scores must be finite")
             # As above: the backward pass must not work τ out again, from moments that have changed.
             tau = tau.unsqueeze(0).cumsum(0)[0]
         elif not math.isfinite(tau.sum()):
