@@ -135,7 +135,7 @@ def test_a_model_and_its_loss_are_one_graph_that_equals_eager(name, backend):
         moved += any(bool(gradient.any()) for gradient in wanted)
         torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(gradients, wanted, rtol=1e-4, atol=1e-6)
-    assert moved > 2  # in some batches, no list has two items
+    assert moved > 1  # some batches have no positive, or no list with two items
     torch.testing.assert_close(held(compiled), held(eager), rtol=1e-5, atol=1e-6)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     leaves, *rest = batch(BATCHES[0])
