@@ -274,7 +274,7 @@ def as_rows(index: Any, n: int, device: torch.device) -> Rows:
 
 def check_one_each(index: Tensor, values: Tensor, name: str) -> None:
     """Refuse an index that does not have an entry for each of ``values``, which the message calls ``name``."""
-    if len(index) != len(values):
+    if index.shape[0] != values.shape[0]:
         raise ValueError(f"index must have the shape [{len(values)}], like {name}; got {shape_of(index)}")
 
 

@@ -66,15 +66,25 @@ class Same(NamedTuple):
     is_sparse: bool = True
     """Whether these are places rather than rows."""
     is_each: bool = False
-    """Whether there is one pair for each anchor, in their order: the anchor itself, and no copy."""
+    """Whether there is one pair for each of the first anchors, in their order: the anchor itself, and no copy."""
 
     def at_anchors(self, values: Array) -> Array:
         """Return for each pair what belongs to its anchor, given [m] or [S, m]."""
-        return values if self.is_each else taken(values, self.anchors, -1)
+        return values[..., : len(self.anchors)] if self.is_each else taken(values, self.anchors, -1)
 
-    def by_anchors(self, values: Array, size: int) -> Array:
-        """Return the sums of what belongs to the pairs of each anchor."""
-        return values if self.is_each else counted(self.anchors, size, values)
+    def off_anchors(self, values: Array, parts: Array) -> Array:
+        """Return values of the anchors, [S, m], less the parts of their pairs, [S, p]; ``values`` may change."""
+        if not self.is_each:
+            return values - counted(self.anchors, values.shape[1], parts)
+        values[:, : len(self.anchors)] -= parts
+        return values
+
+    def off_candidates(self, values: Array, parts: Array) -> Array:
+        """Return values of the candidates, [S, R], less the parts of their pairs; ``values`` may change."""
+        if not self.is_each:
+            return values - counted(self.candidates, values.shape[1], parts)
+        values[:, self.candidates] -= parts
+        return values
 
     def without(self, pairs: Array, fill: float = 0.0) -> Array:
         """Return pairs, [m, R], of which those of an example with itself are ``fill``; ``pairs`` may change."""

@@ -199,13 +199,12 @@ def _without(
     if same is None:
         return sums
     value, slope = surrogate(sign * (taken(candidates, same.candidates) - same.at_anchors(anchors)))
-    own, m, size = taken(weight, same.candidates, 1), len(anchors), len(candidates)
+    own = taken(weight, same.candidates, 1)
 
     def by_candidates(grad: Array) -> Array:
-        return sums.by_candidates(grad) - counted(same.candidates, size, slope * own * same.at_anchors(wide(grad)))
+        return same.off_candidates(sums.by_candidates(grad), slope * own * same.at_anchors(wide(grad)))
 
-    less = (same.by_anchors(part * own, m) for part in (value, slope))
-    return Sorted(sums.value - next(less), sums.slope - next(less), by_candidates)
+    return Sorted(same.off_anchors(sums.value, value * own), same.off_anchors(sums.slope, slope * own), by_candidates)
 
 
 def ordered_log_sums(
@@ -223,13 +222,13 @@ def ordered_log_sums(
         own = taken(e, same.candidates, 1)
         if not same.is_each:  # copies may have other keys
             own = own * (taken(candidate_keys, same.candidates) >= taken(keys, same.anchors))
-        total = at_least(total - same.by_anchors(own, len(keys)), 0)
+        total = at_least(same.off_anchors(total, own), 0)
     is_some = total > 0
 
     def by_candidates(grad: Array) -> Array:
         per = wide(grad) * is_some / at_least(total, TINY)
         result = e * _scattered(counted(first, size + 1, per)[:, :-1].cumsum(1), order)
-        return result if same is None else result - counted(same.candidates, size, own * same.at_anchors(per))
+        return result if same is None else same.off_candidates(result, own * same.at_anchors(per))
 
     return Sorted(xp.log(total) - anchors, is_some, by_candidates)
 

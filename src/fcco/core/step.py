@@ -222,7 +222,7 @@ class Step(NamedTuple):
 
 def take(x: Any, places: Array | None) -> Any:
     """Return some of the examples; None: all."""
-    return x if places is None else type(x)(*(None if c is None else taken(c, places) for c in x))
+    return x if places is None else type(x)(*[None if c is None else taken(c, places) for c in x])
 
 
 def at(values: Array, places: Array | None) -> Array:
@@ -233,7 +233,7 @@ def at(values: Array, places: Array | None) -> Array:
 def join(one: Any, other: Any) -> Any:
     """Return the columns of both."""
     xp = namespace(one[0])
-    return type(one)(*(None if a is None else xp.concatenate([a, b]) for a, b in zip(one, other, strict=True)))
+    return type(one)(*[None if a is None else xp.concatenate([a, b]) for a, b in zip(one, other, strict=True)])
 
 
 def estimate(objective: Objective, batch: Batch, memory: Remembered | None = None) -> Estimate:
@@ -333,7 +333,7 @@ def evaluate(
     new, rows = update.new, update.rows
     if f.arrays:
         terms = f.value(new, rows)  # in double precision, where they are differences of what may be large
-        return terms @ cast(weight, terms), None
+        return terms.dot(cast(weight, terms)), None
     with torch.enable_grad():
         if batch.sample is None:
             values = f.value(new.clone(), rows)  # as f may work in place
@@ -471,8 +471,7 @@ def against_fresh(
     old, same = take(memory.x, memory.anchors), batch.same
     rows, share, refreshed = (at(c, memory.anchors) for c in (memory.rows, memory.share, memory.at))
     if same is not None:
-        of_all = same.anchors if same.is_sparse else xp.concatenate([same.anchors, rows])
-        same = same._replace(anchors=of_all, is_each=False)
+        same = same if same.is_sparse else same._replace(anchors=xp.concatenate([same.anchors, rows]))
     anchors = join(take(batch.x, batch.every), old)
     pairs = objective.pairs(anchors, batch.x, batch.pool.weight, same)
     w, rate = weigh_refresh(objective, old, batch, memory)

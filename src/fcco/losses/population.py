@@ -38,8 +38,9 @@ class Labels(NamedTuple):
         """Raise if the label of a row is another one. A label that is missing here or there fits to all."""
         known = self.values.take(rows)
         differs = known != labels
-        if np.count_nonzero(differs):
-            differs &= (known >= 0) & (labels >= 0)
+        if not np.count_nonzero(differs):
+            return
+        differs &= (known >= 0) & (labels >= 0)
         if not np.count_nonzero(differs):
             return
         place = int(differs.argmax())
@@ -112,7 +113,7 @@ class Population(NamedTuple):
 
     def check(self, rows: Any, labels: Any, *, repeats: bool) -> None:
         """Raise if a batch contradicts the training data."""
-        rows, labels = (np.asarray(values) for values in (rows, labels))
+        rows, labels = np.asarray(rows), np.asarray(labels)
         if self.labels is not None:
             self.labels.check(rows, labels)
         elif self.kinds is not None:

@@ -34,7 +34,7 @@ class TableRows:
     def read(self, rows: Array, first: Array) -> Array:
         """Return what rows hold, and ``first`` where they were never written."""
         values, self.seen = self.held(rows)
-        self.like = torch.as_tensor(first)
+        self.first = first
         values = values if values.dtype == first.dtype else cast(values, first)
         if is_positive(self.seen):
             return values
@@ -49,7 +49,7 @@ class TableRows:
         if not is_per_row(schedule):
             steps = int(table.step) if can_read(table.step) else table.step.to(table.u.dtype)
             return self.rule.check_rate(_single(schedule(steps)))
-        visits = torch.as_tensor(self.seen).to(self.like.dtype)
+        visits = torch.as_tensor(cast(self.seen, self.first))
         rates = torch.as_tensor(schedule(visits), device=visits.device).detach().to(visits.dtype).expand_as(visits)
         self.rule.check_rate(rates)
         return column(rates.numpy() if self.numpy else rates, table.u)
