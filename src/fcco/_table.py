@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fcco._checks import NotFiniteError, raise_if_not_finite, whole_number
+from fcco.core.arrays import Views
 from fcco.core.spaces import LOG, PLAIN, Rate, Space, as_column, as_dtype
 
 # exp of this is 0 in every dtype. With -inf, which gamma = 1 would give, differences would not be numbers.
@@ -148,7 +149,7 @@ class InnerTable(nn.Module):
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a table holds float32 or float64; got {dtype}")
         self.is_kept = False  # whether the next state is to be refused, with what else belongs to it
-        self.identity = {}
+        self.identity, self.views = {}, Views()
         shape = (self.n,) if self.dim == 1 else (self.n, self.dim)
         self.register_buffer("u", _zeros(shape, dtype, device))
         self.register_buffer("visits", _zeros((self.n,), torch.int32 if visits else torch.bool, device))

@@ -211,8 +211,34 @@ def repeated(values: Array, counts: Array) -> Array:
 
 
 def contains(ordered: Array, values: Array) -> Array:
-    """Return which values are among numbers in ascending order."""
-    return taken(ordered, searched(ordered[:-1], values)) == values  # at most the last place
+    """Return which integers are among others in ascending order."""
+    if isinstance(values, torch.Tensor):
+        return taken(ordered, searched(ordered[:-1], values)) == values  # at most the last place
+    last_bits = 2 ** (len(ordered).bit_length() + 5) - 1  # most values differ in them, and need no search
+    result, is_met = np.zeros(len(values), bool), np.zeros(last_bits + 1, bool)
+    is_met[ordered & last_bits] = True
+    places = is_met.take(values & last_bits).nonzero()[0]
+    some = values.take(places)
+    result[places] = ordered.take(ordered[:-1].searchsorted(some)) == some
+    return result
+
+
+class Views:
+    """NumPy's views of the buffers of a module, which are made again where a buffer has moved."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.arrays: dict[str, Any] = {}
+
+    def of(self, buffers: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """Return a view of each buffer."""
+        places = [buffer.data_ptr() for buffer in buffers.values()]  # nothing else is there while there are views
+        if places != self.places:
+            self.places, self.arrays = places, {name: buffer.numpy() for name, buffer in buffers.items()}
+        return self.arrays
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy of a module has buffers of its own
+        return Views, ()
 
 
 def places_of(mask: Array) -> Array:

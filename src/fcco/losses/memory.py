@@ -13,6 +13,7 @@ from fcco._checks import whole_number
 from fcco._table import at_least_single
 from fcco.core.arrays import (
     Array,
+    Views,
     ascending,
     at_most,
     cast,
@@ -143,7 +144,7 @@ class OutputMemory(nn.Module):
         self.register_buffer("cursor", torch.zeros(self.rings, dtype=torch.int64))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(objective.strata * (1 + objective.anchor_relations)))
-        self.n_columns = 0
+        self.n_columns, self.views = 0, Views()
         self.watchers: list[Callable[[Tensor, Tensor, Tensor], None]] = []
 
     def extra_repr(self) -> str:
@@ -163,18 +164,20 @@ class OutputMemory(nn.Module):
 
     def prepared(self, x: Any, *, numpy: bool) -> Rings:
         """Return the buffers, which share their storage with what is returned; x may need others, which are new."""
-        self.check(x)
         rings = self._arrays(x, numpy, {})
-        for held, column in zip(rings.x, x, strict=True):
-            if (None if held is None else held.dtype) != (None if column is None else column.dtype):
+        for held, c in zip(rings.x, x, strict=True):
+            if held is c is None:
+                continue
+            if held is None or c is None or held.dtype != c.dtype or held.shape[1:] != c.shape[1:]:
+                self.check(x)
                 return self._arrays(x, numpy, self._room_for([None if c is None else torch.as_tensor(c) for c in x]))
         return rings
 
     def _arrays(self, x: Any, numpy: bool, made: dict[str, Tensor]) -> Rings:
         buffers = {**self._buffers, **made} if made else self._buffers
-        arrays = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
-        columns = [arrays.pop(f"column{k}", None) for k in range(len(x))]
-        return Rings(**arrays, x=type(x)(*columns), made=made)
+        arrays = self.views.of(buffers) if numpy else buffers
+        columns = [arrays.get(f"column{k}") for k in range(len(x))]
+        return Rings(*[arrays[name] for name in Rings._fields[:-2]], type(x)(*columns), made)
 
     def check(self, x: Any) -> None:
         """Raise if a batch cannot be remembered, since its examples have other columns or shapes than those before."""

@@ -21,7 +21,7 @@ class TableRows:
         self.table, self.rule, self.n_outer, self.numpy = table, rule, n_outer, numpy
         self.cold = None if init is None else table.space.value(init)
         buffers: dict[str, Any] = table._buffers
-        self.buffers = {name: buffer.numpy() if numpy else buffer for name, buffer in buffers.items()}
+        self.buffers = table.views.of(buffers) if numpy else buffers
 
     def held(self, rows: Array) -> tuple[Array, Array]:
         """Return what rows hold, which means nothing in new ones, and how often they were written, or only whether."""
