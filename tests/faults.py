@@ -26,6 +26,9 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
             ("np.bincount(numbers, weight, size)", "np.bincount(numbers, None, size)"),
             ("slots[order[1:]] = is_new", "slots[order[:-1]] = is_new"),
             ("searched(ordered[:-1], values)) == values", "searched(ordered[:-1], values)) >= values"),
+            ("searchsorted(some)) == some", "searchsorted(some)) >= some"),
+            ("result[order] = ordered.searchsorted", "result[:] = ordered.searchsorted"),
+            ("numbers + size * np.arange(len(weight))[:, None]", "numbers + 0 * np.arange(len(weight))[:, None]"),
             ("out=result[..., 1:]", "out=result[..., :-1]"),
             ("ordered.searchsorted(values, side)", "ordered.searchsorted(values)"),
         ],
@@ -39,13 +42,17 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
             ("((grad @ slope) * scaled(c, scale)).sum(0)", "((grad @ slope) * c).sum(0)"),
             ("c * scale[min(k, len(scale) - 1)", "c * scale[0"),
             ("t += xp.log(pairs.weight)", "t += 0 * pairs.weight"),
-            ("(part if scale is None else part * scale[min(k, len(scale) - 1)])", "part"),
+            ("part *= scale[min(k, len(scale) - 1)]", "pass"),
             ("scaled(made.by_candidates(grad), scale", "made.by_candidates(grad"),
             ("faint = total < kind.tiny / kind.eps", "faint = total < 0"),
             ("spread(divided(grad, tau)", "spread(grad"),
         ],
         "core/test_step.py::test_fixed_shapes": [
             ("(weight[:, None] if of_candidates else weight)", "1.0"),
+        ],
+        "core/test_step.py::test_a_full_batch_is_the_exact_objective": [
+            ("values[:, : len(self.anchors)] -= parts", "pass"),
+            ("values[:, self.candidates] -= parts", "pass"),
         ],
         "core/test_step.py::test_rows_that_repeat": [
             (
@@ -147,13 +154,13 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
     "core/sorting.py": {
         "core/test_kernels.py::test_sums_equal_those_over_all_pairs": [
             ("power], power * made[power", "power], made[power"),
-            ("slope - next(less), by_candidates", "slope, by_candidates"),
+            ("same.off_anchors(sums.slope, slope * own), by", "sums.slope, by"),
             ("result = result - counted(same.candidates, len(candidates), own * taken(per, same.anchors, 1))", "pass"),
         ],
         "core/test_kernels.py::test_sums_from_a_key_on": [
             ("candidate_keys, order), keys", 'candidate_keys, order), keys, side="right"'),
             (
-                "result if same is None else result - counted(same.candidates, size, own * same.at_anchors(per))",
+                "result if same is None else same.off_candidates(result, own * same.at_anchors(per))",
                 "result",
             ),
             ('rank[0], side="right") -', 'rank[0], side="left") -'),
@@ -428,7 +435,7 @@ FAULTS: dict[str, dict[str, list[tuple[str, str]]]] = {
         "core/test_step.py::test_rows_follow_their_rule": [
             ("first if self.cold is None else self.cold", "first"),
             ("True if seen.dtype == bool else seen + 1", "True if seen.dtype == bool else 1"),
-            (".seen).to(self.like.dtype)", ".seen).to(self.like.dtype) + 1"),
+            ("cast(self.seen, self.first)", "cast(self.seen, self.first) + 1"),
             ('self.buffers["step"] += 1', 'self.buffers["step"] += 0'),
         ],
         "losses/test_loss.py::test_given_inner_values_take_the_steps_of_coupled_loss": [

@@ -64,6 +64,17 @@ def placed(values: Array, places: Array, size: int) -> Array:
     return result
 
 
+def scattered(values: Array, places: Array) -> Array:
+    """Return [S, R] with values of the same shape at places, each of which is there once."""
+    result = namespace(values).empty_like(values)
+    if isinstance(values, torch.Tensor):
+        result[:, places] = values
+        return result
+    for row, given in zip(result, values, strict=True):  # which takes NumPy a third of the time
+        row[places] = given
+    return result
+
+
 def filled(like: Array, number: float) -> Array:
     """Return an array of one number, in the shape and the dtype of another one."""
     if isinstance(like, torch.Tensor):
@@ -111,6 +122,15 @@ def searched(ordered: Array, values: Array, side: str = "left") -> Array:
     return ordered.searchsorted(values, side)
 
 
+def located(ordered: Array, values: Array) -> Array:
+    """Return the same of values in any order; NumPy finds many in a third of the time if they are in order."""
+    if isinstance(values, torch.Tensor) or len(values) < 64:
+        return searched(ordered, values)
+    order, result = values.argsort(), np.empty(len(values), np.int64)
+    result[order] = ordered.searchsorted(values.take(order))
+    return result
+
+
 def running(values: Array) -> Array:
     """Return the sums of the first 0, 1, ... values of the last axis, one more than there are values."""
     if isinstance(values, torch.Tensor):
@@ -132,7 +152,8 @@ def counted(numbers: Array, size: int, weight: Array) -> Array:
     if isinstance(numbers, torch.Tensor):
         return weight.new_zeros((*weight.shape[:-1], size)).index_add(-1, numbers, weight)
     if weight.ndim > 1:
-        return stacked([counted(numbers, size, row) for row in weight])
+        cells = numbers if len(weight) == 1 else numbers + size * np.arange(len(weight))[:, None]
+        return counted(cells.reshape(-1), size * len(weight), weight.reshape(-1)).reshape(len(weight), size)
     return np.bincount(numbers, weight, size).astype(weight.dtype, copy=False)
 
 
@@ -184,6 +205,13 @@ def is_positive(values: Array) -> bool:
 def row_sums(x: Array) -> Array:
     """Return the sums of the rows of a matrix; a product takes less time than a sum over short rows."""
     return x @ namespace(x).ones_like(x[0]) if len(x) else x.sum(1)
+
+
+def row_peaks(x: Array) -> Array:
+    """Return the largest value of each row of a matrix, of which short ones take NumPy longer than a copy."""
+    if isinstance(x, torch.Tensor):
+        return x.amax(1)
+    return np.maximum.reduce(x, 1) if len(x) < x.shape[1] else np.maximum.reduce(x.T.copy(), 0)
 
 
 def flipped(values: Array, axis: int = -1) -> Array:

@@ -27,6 +27,7 @@ from fcco.core.arrays import (
     ones,
     order_of,
     repeated,
+    row_peaks,
     row_sums,
     stacked,
     taken,
@@ -34,6 +35,7 @@ from fcco.core.arrays import (
 )
 from fcco.core.sorting import (
     MOST_CELLS,
+    TINY,
     WIDEST,
     Sorted,
     grouped_log_sums,
@@ -283,9 +285,27 @@ def _grouped(
     return grouped_log_sums(anchors, candidates, weight, pairs.same, group, keys, tau)
 
 
+def _shared(anchors: Array, candidates: Array, pairs: Pairs, tau: float | Array = 1.0) -> Sorted | None:
+    """Return logarithms of sums that differ between anchors by their own scores alone, if all have the same pairs."""
+    is_one = len(pairs.relations) == 1 and getattr(pairs.relations[0], "ndim", 1) == 1
+    if not is_one or pairs.same is not None or pairs.group is not None or getattr(tau, "ndim", None):
+        return None
+    xp, (weight,) = namespace(candidates), pairs.columns(candidates)
+    t = xp.where(weight > 0, wide(candidates), -math.inf)
+    peak = t.max()
+    peak = xp.where(peak > -math.inf, peak, 0.0)
+    e = weight * xp.exp((t - peak) / tau)
+    total, slope = e.sum(), (wide(anchors) - peak)[None]
+
+    def by_candidates(grad: Array) -> Array:
+        return e[None] * (wide(grad).sum() / (total + TINY))
+
+    return Sorted(xp.log(total) - slope / tau, 0 * slope + (total > 0), by_candidates)
+
+
 def score_log_sums(anchors: Array, candidates: Array, pairs: Pairs, tau: float | Array = 1.0) -> tuple[Array, Backward]:
     """Return the logarithms of the sums of exp((h_j - h_i) / tau)."""
-    made = _grouped(anchors, candidates, pairs, None, tau)
+    made = _shared(anchors, candidates, pairs, tau) or _grouped(anchors, candidates, pairs, None, tau)
     if made is not None:
         return _finish(made, anchors, of_anchors(tau, pairs))
     tau, (cells, pairs) = of_anchors(tau, pairs), pairs.cells(anchors, candidates)
@@ -363,21 +383,25 @@ def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
         t, masks = xp.where(masks[0] > 0, t, -math.inf), (None,)
     room = 0.35 * math.log(xp.finfo(t.dtype).max) if many else 0.0  # below the largest number; it costs digits
     e, peak = _exponentials(t, room)
-    parts = [(e, peak, mask) for mask in masks]
-    totals = [_total(e, mask) for mask in masks]
+    parts = [(e if mask is None else e * mask, peak) for mask in masks]
+    totals = [row_sums(e) for e, _ in parts]
     if many and not (can_read(t) and all(_is_exact(total, t, mask) for total, mask in zip(totals, masks, strict=True))):
-        parts = [(*_exponentials(t if mask is None else xp.where(mask > 0, t, -math.inf)), None) for mask in masks]
-        totals = [_total(part[0], None) for part in parts]
+        parts = [_exponentials(t if mask is None else xp.where(mask > 0, t, -math.inf)) for mask in masks]
+        totals = [row_sums(e) for e, _ in parts]
 
     def backward(grad: Array, scale: Array | None = None) -> Array:
-        per = [row / xp.where(total > 0, total, 1.0) for row, total in zip(grad, totals, strict=True)]
-        by_pair: Any = 0.0
-        for k, (row, (e, _, mask)) in enumerate(zip(per, parts, strict=True)):
-            part = row[:, None] * (e if mask is None else e * mask)
-            by_pair = by_pair + (part if scale is None else part * scale[min(k, len(scale) - 1)])
+        by_pair: Any = None
+        for k, (row, total, (e, _)) in enumerate(zip(grad, totals, parts, strict=True)):
+            part = e * (row / xp.where(total > 0, total, 1.0))[:, None]
+            if scale is not None:
+                part *= scale[min(k, len(scale) - 1)]
+            if by_pair is None:
+                by_pair = part
+            else:
+                by_pair += part
         return by_pair
 
-    return xp.stack([xp.log(total) + peak for total, (_, peak, _) in zip(totals, parts, strict=True)]), backward
+    return xp.stack([xp.log(total) + peak for total, (_, peak) in zip(totals, parts, strict=True)]), backward
 
 
 def logsumexp(t: torch.Tensor) -> torch.Tensor:
@@ -405,13 +429,10 @@ def logsumexp(t: torch.Tensor) -> torch.Tensor:
 def _exponentials(t: Array, room: float = 0.0) -> tuple[Array, Array]:
     """Return e^(t - peak), of which the largest is e^room, and the peak of each row."""
     xp = namespace(t)
-    peak = xp.amax(t, 1) if t.shape[1] else 0.0 * t.sum(1)
+    peak = row_peaks(t) if t.shape[1] else 0.0 * t.sum(1)
     peak = xp.where(peak > -math.inf, peak, 0.0) - room
-    return xp.exp(t - peak[:, None]), peak
-
-
-def _total(e: Array, mask: Array | None) -> Array:
-    return row_sums(e if mask is None else e * mask)
+    e = t - peak[:, None]
+    return xp.exp(e, out=e), peak
 
 
 def _is_exact(total: Array, t: Array, mask: Array | None) -> bool:

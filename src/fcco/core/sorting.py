@@ -16,12 +16,14 @@ from fcco.core.arrays import (
     counted,
     extremes,
     flipped,
+    located,
     namespace,
     numbered,
     order_of,
     peaks,
     places_of,
     running,
+    scattered,
     searched,
     stacked,
     taken,
@@ -83,9 +85,9 @@ def ramp_sums(
         steps = namespace(c).concatenate([lines[:, :, :1], lines[:, :, 1:] - lines[:, :, :-1], -lines[:, :, -1:]], 2)
         passing = counted(ends.reshape(-1), len(local) + 1, steps.reshape(2 * len(c), -1))
         level, tilt = passing.cumsum(1)[:, :-1].reshape(2, *c.shape)
-        return _scattered(c * (level - tilt * local), order)
+        return scattered(c * (level - tilt * local), order)
 
-    sums = Sorted(_scattered(value, rank), _scattered(slope, rank), by_candidates)
+    sums = Sorted(scattered(value, rank), scattered(slope, rank), by_candidates)
     return _without(same, sums, Surrogate("ramp"), a, d, wide(weight), -1.0)
 
 
@@ -167,7 +169,7 @@ def hinge_sums(anchors: Array, candidates: Array, weight: Array, same: Any, surr
     sums.append((gap * before).cumsum(1))
     if power == 2:
         sums.append((gap * (2 * _shifted(sums[1]) + gap * before)).cumsum(1))
-    made = [_scattered(part, order)[:, :m] for part in sums]
+    made = [scattered(part, order)[:, :m] for part in sums]
 
     def by_candidates(grad: Array) -> Array:
         padded = xp.concatenate([wide(grad), 0 * c], 1)
@@ -175,7 +177,7 @@ def hinge_sums(anchors: Array, candidates: Array, weight: Array, same: Any, surr
         if power == 2:
             part = xp.flip(xp.flip(_shifted(gap * below, back=True), (1,)).cumsum(1), (1,))
             below = 2 * part
-        return c * _scattered(below, order)[:, m:]
+        return c * scattered(below, order)[:, m:]
 
     of_all = Sorted(made[power], power * made[power - 1], by_candidates)
     return _without(same, of_all, surrogate, a, wide(candidates), c)
@@ -186,19 +188,15 @@ def _shifted(sums: Array, back: bool = False) -> Array:
     return xp.concatenate([sums[:, 1:], 0 * sums[:, :1]] if back else [0 * sums[:, :1], sums[:, :-1]], 1)
 
 
-def _scattered(values: Array, order: Array) -> Array:
-    result = namespace(values).empty_like(values)
-    result[:, order] = values
-    return result
-
-
 def _without(
     same: Any, sums: Sorted, surrogate: Surrogate, anchors: Array, candidates: Array, weight: Array, sign: float = 1.0
 ) -> Sorted:
     """Return the sums without some pairs; scores may be given as depths."""
     if same is None:
         return sums
-    value, slope = surrogate(sign * (taken(candidates, same.candidates) - same.at_anchors(anchors)))
+    away = taken(candidates, same.candidates[:1] if same.is_each else same.candidates)
+    away = 0 * away if same.is_each else away - taken(anchors, same.anchors)
+    value, slope = surrogate(sign * away)
     own = taken(weight, same.candidates, 1)
 
     def by_candidates(grad: Array) -> Array:
@@ -216,7 +214,7 @@ def ordered_log_sums(
     """
     xp, size, order = namespace(candidates), len(candidates), order_of(candidate_keys, stable=False)
     e = weight * xp.exp(wide(candidates))
-    first = searched(taken(candidate_keys, order), keys)
+    first = located(taken(candidate_keys, order), keys)
     total = taken(running(flipped(taken(e, order, 1))), size - first, 1)
     if same is not None:
         own = taken(e, same.candidates, 1)
@@ -227,7 +225,7 @@ def ordered_log_sums(
 
     def by_candidates(grad: Array) -> Array:
         per = wide(grad) * is_some / at_least(total, TINY)
-        result = e * _scattered(counted(first, size + 1, per)[:, :-1].cumsum(1), order)
+        result = e * scattered(counted(first, size + 1, per)[:, :-1].cumsum(1), order)
         return result if same is None else same.off_candidates(result, own * same.at_anchors(per))
 
     return Sorted(xp.log(total) - anchors, is_some, by_candidates)
@@ -302,7 +300,7 @@ def _at_or_above(group: tuple[Array, Array], keys: tuple[Array, Array]) -> tuple
 
     def give(values: Array) -> Array:
         per = xp.flip(counted(last, len(order), values), (1,))
-        return _scattered(xp.flip(_running_sums(per, rest), (1,)), order)
+        return scattered(xp.flip(_running_sums(per, rest), (1,)), order)
 
     return collect, give
 

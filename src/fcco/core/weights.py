@@ -64,6 +64,8 @@ def weigh(
             if not is_positive(there):
                 each = each * (sizes.sum(0) / ((each * there).sum(0) + TINY))
             known = there.sum(0) > 0 if relation is None else there[relation] > 0
+        elif is_positive(there):
+            known = there[0] > 0
         else:
             known = ((there > 0) | (sizes <= 0)).all(0)
         return Weights(each, None if relation is None else each[relation] * copies, known, there)

@@ -374,7 +374,7 @@ class ObjectiveLoss(nn.Module):
         """Return the objective and the batch as arrays of one library, which are not in conflict with what is known."""
         columns, ranks, count = call.columns, call.ranks, self.objective.outputs
         dtype = self._dtype(columns)
-        given: list[Any] = [*(as_dtype(c.detach(), dtype) for c in columns[:count]), *columns[count:]]
+        given: list[Any] = [*[as_dtype(c.detach(), dtype) for c in columns[:count]], *columns[count:]]
         rows: Any = call.rows
         ordered, fixed = call.ordered, False
         if numpy := ranks is None and self._takes_arrays(given):
@@ -718,15 +718,16 @@ class Made(NamedTuple):
 def attach(value: Any, outputs: Sequence[Tensor], gradients: Sequence[Any], extra: Tensor | None = None) -> Tensor:
     """Return a scalar with a value, and gradients in the outputs: a dot product, whose value is replaced."""
     loss: Any = None
+    is_eager = is_plain()
     for output, gradient in zip(outputs, gradients, strict=True):
         part = gradient if isinstance(gradient, Tensor) else torch.from_numpy(gradient)
         output = as_dtype(output, part.dtype)
-        if is_compiling():  # a compiler may work it out again for the backward pass, but for a cumulative sum
+        if not is_eager and is_compiling():  # its backward pass may work all out again but a cumulative sum
             part = part[None].cumsum(0)[0]
         term = torch.dot(output, part) if output.dim() == 1 else torch.dot(output.reshape(-1), part.reshape(-1))
         loss = term if loss is None else loss + term
     loss.detach().copy_(value) if isinstance(value, Tensor) else loss.detach().fill_(float(value))
-    if loss.requires_grad and is_plain():
+    if is_eager and loss.requires_grad:
         loss.grad_fn.register_prehook(_refuse_second_derivatives)
     return loss if extra is None else loss + (extra - extra.detach())
 

@@ -177,7 +177,8 @@ class OutputMemory(nn.Module):
         buffers = {**self._buffers, **made} if made else self._buffers
         arrays = self.views.of(buffers) if numpy else buffers
         columns = [arrays.get(f"column{k}") for k in range(len(x))]
-        return Rings(*[arrays[name] for name in Rings._fields[:-2]], type(x)(*columns), made)
+        held = {name: arrays[name] for name in Rings._fields[:-2]}
+        return Rings(**held, x=type(x)(*columns), made=made)
 
     def check(self, x: Any) -> None:
         """Raise if a batch cannot be remembered, since its examples have other columns or shapes than those before."""

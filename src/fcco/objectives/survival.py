@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fcco.core.arrays import Array, ascending, at_least, can_read, cast, is_true, namespace, searched
+from fcco.core.arrays import Array, ascending, at_least, can_read, cast, is_true, located, namespace
 from fcco.core.kernels import Backward, Pairs, Same, log_sums_from
 from fcco.core.objective import OneKernel
 from fcco.core.outers import Logarithm
@@ -60,6 +60,6 @@ class Cox(OneKernel):
     def floor(self, anchors: Survival, candidates: Survival, inner: Array, at: Array) -> Array:
         """Return rows that a single fresh candidate with a huge output cannot undo."""
         xp = namespace(inner)
-        earlier = searched(ascending(candidates.time), anchors.time)
+        earlier = located(ascending(candidates.time), anchors.time)
         part = 1.0 / cast(at_least(len(candidates.time) - earlier, 1), inner)
         return xp.maximum(at, inner - xp.log1p(8.0 * (part**0.5 + part)))
