@@ -6,12 +6,6 @@ from golden.make import BY_NAME, NAMES_OF_CASES, Case, compute, difference, load
 
 BEFORE, _ = load()
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 2e-2}
-ROUNDED = (
-    "GroupDROLoss(n_groups=4) known=none",
-    "GroupDROLoss(n_groups=4, temperature=0.3, rule=SOX(0.3)) known=none",
-    "BaselineCoxLoss(rule=SOX(0.3)) draw=wild",
-)
-"""These were recorded with a factor in single precision."""
 RESUMED_OPTIONS = (
     *("", "rule=SOX(Power(0.5))", "rule=MOAP(Cosine(final=0.2, steps=10))", "outer=square, log=True, rule=MOAP(0.3)"),
     *(f"rule=SOX(0.3), memory={size}" for size in (12, 20, 30)),
@@ -22,7 +16,7 @@ RESUMED = [name for name, options in ORDINARY.items() if options in RESUMED_OPTI
 
 
 def check(name, fields):
-    tolerance = 1e-7 if name in ROUNDED else TOLERANCES[BY_NAME[name].dtype if name in BY_NAME else "float64"]
+    tolerance = TOLERANCES[BY_NAME[name].dtype if name in BY_NAME else "float64"]
     differences = {field: difference(now, BEFORE[name][field]) for field, now in fields.items()}
     changed = {field: float(worst) for field, worst in differences.items() if not worst <= tolerance}
     assert not changed, f"{name} differs from the golden run, relative to its largest number, by {changed}"

@@ -34,12 +34,6 @@ RENAMED = {"self_term": "own_term"}
 """Options whose names in the table of cases are not those of the library."""
 
 
-def Memory(size, mode="gradient", **options):  # noqa: N802
-    if options:
-        return fcco._memory.Memory(size, {"gradient": "virtual", "estimate": "estimate"}[mode], **options)
-    return fcco.Memory(size, mode)
-
-
 def build(case):
     """The loss of a case."""
     spec = SPECS[case.loss]
@@ -57,16 +51,9 @@ def build(case):
 
 def table_of(loss):
     """The running estimates [rows, ...], NaN where a row was never updated; empty if the rule keeps none."""
-    loss = getattr(loss, "coupled", loss)
     if isinstance(loss.rule, fcco.BSGD):
         return loss.table.u[:0]
-    held = loss.table.read(None, cold=torch.nan)
-    if isinstance(loss, losses.AveragePrecisionLoss):  # the parts of positives and of all, instead of two sums
-        n, is_log = loss.objective.sizes.reshape(-1, 2).sum(1), loss.objective.log
-        parts = (held.exp() if is_log else held) @ torch.ones(2, 2).triu().to(held)
-        parts = parts / n.repeat(len(held) // len(n))[:, None].to(held)
-        return parts.log() if is_log else parts
-    return held[:, [1, 0, 2]] if isinstance(loss, losses.CVaRPartialAUCLoss) else held
+    return loss.table.read(None, cold=torch.nan)
 
 
 def memory_of(loss):
@@ -232,7 +219,7 @@ vary(BASELINE, "times=EVENT_TIMES, events=EVENT_COUNTS", known="")
 vary_batches(BASELINE, "stratified=True")
 
 NCA, SUPCON, LIKELIHOOD = "NCALoss", "SupervisedContrastiveLoss", "log_likelihood=True"
-NEAR = "memory=0; memory=30; memory=Memory(30, guard=False); memory=Memory(30, 'estimate')"
+NEAR = "memory=0; memory=30; memory=Memory(30, 'estimate')"
 LEARNT = "; ".join(f"temperature=learnt{rest}" for rest in ("", ", memory=0", ", memory=20", ", rule=SOX(0.3)"))
 vary(NCA, NEAR, LIKELIHOOD, each(f"{MOVING}; rule=MOAP(0.3); {NEAR}", LIKELIHOOD), "rule=SOX(0.3), memory=30")
 vary(NCA, each("memory=0; memory=30", "class_sizes=SIZES"))
@@ -241,14 +228,14 @@ vary_batches(NCA, "memory=0; memory=30; rule=SOX(0.3), memory=30", LIKELIHOOD)
 vary(SUPCON, NEAR, LEARNT, "temperature=0.3; class_sizes=SIZES, memory=0")
 vary(SUPCON, "; memory=30; rule=SOX(0.3)", known="label")
 vary_batches(SUPCON, "memory=0")
-CONTRASTIVE, ROBUST, UNGUARDED = "ContrastiveLoss", "RobustContrastiveLoss", "memory=Memory(30, guard=False)"
+CONTRASTIVE, ROBUST = "ContrastiveLoss", "RobustContrastiveLoss"
 INCLUDED = "include_positive=True; include_positive=True, mode='cross_modal'"
 VIEWS = f"mode='cross_modal'; {INCLUDED}"
 vary(CONTRASTIVE, VIEWS, each(INCLUDED, SAMPLED), "temperature=0.3", each(VIEWS, "rule=SOX(0.3)"), LEARNT)
-vary(CONTRASTIVE, UNGUARDED, each(VIEWS, UNGUARDED), "memory=30; memory=Memory(30); rule=SOX(0.3), memory=30")
+vary(CONTRASTIVE, "memory=30", each(VIEWS, "memory=30"), "rule=SOX(0.3), memory=30")
 vary(CONTRASTIVE, "; rule=SOX(0.3); memory=20", call="temperature=temperature")
 vary(CONTRASTIVE, "; include_positive=True", call="index=None")
-vary_batches(CONTRASTIVE, "mode='cross_modal'", UNGUARDED, each(INCLUDED, SAMPLED))
+vary_batches(CONTRASTIVE, "mode='cross_modal'; memory=30", each(INCLUDED, SAMPLED))
 vary(ROBUST, VIEWS, "rho=1.0; temperature=0.1; lr=0.05; lr=0.05, bounds=(0.25, 0.31); lr=0.05, rule=SOX(0.3)")
 vary_batches(ROBUST, "lr=0.05, rule=SOX(0.3)")
 
@@ -348,7 +335,7 @@ class Line(nn.Module):
 NAMES = {
     **{name: getattr(fcco, name) for name in ("SOX", "SOAP", "MOAP", "BSGD", "SCGD", "NASA")},
     **{name: getattr(schedules, name) for name in ("Cosine", "RunningMean", "Power")},
-    "Memory": Memory,
+    "Memory": fcco.Memory,
     "PReLU": nn.PReLU,
     "l1_loss": F.l1_loss,
     "square": torch.square,
