@@ -383,16 +383,18 @@ def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
         t, masks = xp.where(masks[0] > 0, t, -math.inf), (None,)
     room = 0.35 * math.log(xp.finfo(t.dtype).max) if many else 0.0  # below the largest number; it costs digits
     e, peak = _exponentials(t, room)
-    parts = [(e if mask is None else e * mask, peak) for mask in masks]
-    totals = [row_sums(e) for e, _ in parts]
+    parts = [(e, peak, mask) for mask in masks]
+    totals = [row_sums(e if mask is None else e * mask) for mask in masks]
     if many and not (can_read(t) and all(_is_exact(total, t, mask) for total, mask in zip(totals, masks, strict=True))):
-        parts = [_exponentials(t if mask is None else xp.where(mask > 0, t, -math.inf)) for mask in masks]
-        totals = [row_sums(e) for e, _ in parts]
+        parts = [(*_exponentials(t if mask is None else xp.where(mask > 0, t, -math.inf)), None) for mask in masks]
+        totals = [row_sums(e) for e, _, _ in parts]
 
     def backward(grad: Array, scale: Array | None = None) -> Array:
         by_pair: Any = None
-        for k, (row, total, (e, _)) in enumerate(zip(grad, totals, parts, strict=True)):
+        for k, (row, total, (e, _, mask)) in enumerate(zip(grad, totals, parts, strict=True)):
             part = e * (row / xp.where(total > 0, total, 1.0))[:, None]
+            if mask is not None:
+                part *= mask
             if scale is not None:
                 part *= scale[min(k, len(scale) - 1)]
             if by_pair is None:
@@ -401,7 +403,7 @@ def log_sums(t: Array, pairs: Pairs) -> tuple[Array, Callable[..., Array]]:
                 by_pair += part
         return by_pair
 
-    return xp.stack([xp.log(total) + peak for total, (_, peak) in zip(totals, parts, strict=True)]), backward
+    return xp.stack([xp.log(total) + peak for total, (_, peak, _) in zip(totals, parts, strict=True)]), backward
 
 
 def logsumexp(t: torch.Tensor) -> torch.Tensor:
