@@ -153,7 +153,7 @@ class _Chunks(torch.autograd.Function):
             wanted = [part if needed[i] else None for part, i in zip(parts, ctx.which, strict=True)]
             return place, _gradients(values, wanted, upstream, again)
 
-        numbers = range(ctx.places.count)
+        numbers = range(len(ctx.ends))
         for place, terms in map(terms_at, numbers) if again else in_order(terms_at, numbers, grad):
             for i, index, term in zip(ctx.which, place, terms, strict=True):
                 total = totals[i]
