@@ -71,7 +71,7 @@ def main() -> None:
     for name, (kind, make, strata) in CANDIDATES.items():
         for mode in ("gradient", "estimate"):
             if (kind, mode) == ("contrastive", "gradient"):
-                continue  # it is guarded, and takes the step of the batch
+                continue  # its memory only estimates
             memory = fcco.Memory(BATCHES * BATCH // strata, mode)
             remembering = make_step(make(memory=memory), kind)
             one = compare_calls(remembering, make_step(make(rule=fcco.BSGD()), kind), calls)
