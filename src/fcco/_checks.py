@@ -73,7 +73,7 @@ _RECORDED: list[list[tuple[Tensor, str]]] = []  # what the step whose graph is b
 
 def require(legal: Tensor, message: str) -> None:
     """Assert, without reading a value, that all are True."""
-    legal = legal.all()
+    legal = legal.all() if legal.dim() else legal
     torch._assert_async(legal, message)
     if _RECORDED:
         _RECORDED[-1].append((legal, message))
