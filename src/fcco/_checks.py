@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from numbers import Real
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 from torch.compiler import is_compiling
-
-# The chain rule multiplies this gradient by others. It may reach the square root of the largest float32, which leaves
-# an equally large factor for the rest.
-_LARGEST_GRADIENT = 2.0**64
 
 
 class NotFiniteError(ValueError):
@@ -162,65 +158,6 @@ def raise_if_not_finite(values: Tensor, log: bool, name: str) -> None:
         raise NotFiniteError(f"{name} must be {legal}; got {value} at position {where}", name, place, value)
 
 
-class _Guard(torch.autograd.Function):
-    """The identity, which asserts that the gradient is not too large."""
-
-    @staticmethod
-    def forward(inner: Tensor) -> Tensor:
-        return inner.view_as(inner)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        legal = gradient.abs() <= _LARGEST_GRADIENT
-        torch._assert_async(legal.all(), "the gradient of inner is too large: the rule does not bound g / u")
-        return gradient
-
-
-def guarded(inner: Tensor) -> Tensor:
-    """Return the same tensor for :func:`check_gradient`. Where values cannot be read, backward checks its gradient."""
-    if reads_are_free(inner):
-        return inner.view_as(inner)  # so that hooks of the caller's tensor are not called twice
-    return _Guard.apply(inner)
-
-
-def check_gradient(
-    loss: Tensor,
-    inner: Tensor,
-    rows: Tensor,
-    advice: str,
-    largest: float = _LARGEST_GRADIENT,
-    legal: str = "at most 2^64",
-) -> None:
-    """Refuse a loss whose gradient with respect to ``inner``, which is :func:`guarded`, is or may become infinite."""
-    if not (reads_are_free(inner) and inner.requires_grad and loss.requires_grad):
-        return
-    (gradient,) = torch.autograd.grad(loss, inner, retain_graph=True, allow_unused=True)
-    if gradient is None:
-        return
-    within = gradient.abs() <= largest
-    if not within.all():
-        place = tuple((~within).nonzero()[0].tolist())
-        value, row = gradient[place].item(), int(rows[place[0]])
-        where = ", ".join(map(str, place))
-        found = f"{value:g} at position {where}, in row {row}"
-        message = f"the gradient of inner must be {legal}; got {found}: {advice}"
-        raise NotFiniteError(message, "gradient", place, value)
-
-
-def refuse_outer(values: Tensor, rows: Tensor, advice: str) -> NoReturn:
-    """Raise, since some of the values of f are not finite, or their sum is not."""
-    values = values.detach()
-    strange = (~values.isfinite()).nonzero()
-    place = int(strange[0]) if len(strange) else int(values.abs().argmax())
-    value, row = values[place].item(), int(rows[place])
-    message = f"outer must return finite values; got {value:g} at position {place}, in row {row}"
-    raise NotFiniteError(f"{message}: {advice}" if advice else message, "outer", (place,), value)
-
-
 def check_rate(name: str, owner: str, rate: float | Tensor, largest: float) -> None:
     """Refuse a rate of the moving average, or any of several, outside (0, largest]."""
     legal = f"{name} of {owner} must be {'in (0, 1]' if largest == 1 else 'positive and finite'}"
@@ -255,23 +192,6 @@ def as_index(index: Any, device: torch.device) -> Tensor:
     return index if index.device == device else index.to(device, non_blocking=device.type != "cpu")
 
 
-class Rows(NamedTuple):
-    """The rows of a batch, checked: int64, on the batch's device, within the table."""
-
-    values: Tensor
-    may_repeat: bool
-    """False if no row appears twice."""
-
-
-def as_rows(index: Any, n: int, device: torch.device) -> Rows:
-    """Return ``index`` as rows of a table of n."""
-    if isinstance(index, Rows):
-        return index
-    rows = as_index(index, device)
-    ordered = check_rows(rows, n)
-    return Rows(rows, ordered is None or has_repeats(ordered))
-
-
 def check_one_each(index: Tensor, values: Tensor, name: str) -> None:
     """Refuse an index that does not have an entry for each of ``values``, which the message calls ``name``."""
     if index.shape[0] != values.shape[0]:
@@ -301,11 +221,6 @@ def check_rows(rows: Tensor, n: int) -> NDArray[np.int64] | None:
         place = int(((rows < 0) | (rows >= n)).nonzero()[0])
         raise IndexError(f"index must be in [0, {n}); got {int(rows[place])} at position {place}")
     return ordered
-
-
-def has_repeats(ordered: NDArray[np.int64]) -> bool:
-    """Return whether a value appears twice in a sorted array."""
-    return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
 def check_same_length(inner: Tensor, rows: Tensor) -> None:

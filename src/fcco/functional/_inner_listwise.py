@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fcco._pool import Estimate, Recall, Sides, join
-from fcco._repeats import number_distinct
 from fcco.functional._checks import check_choice, check_floats, check_integers, check_relevance
 from fcco.functional._inner import (
     above,
@@ -418,3 +417,10 @@ def ndcg_inner(
         inner = (ell(pairs.above).masked_fill(diagonal(scores, sides), 1.0) * pairs.stands_for).sum(1)
     share, item = sides.mine(share).to(pairs.above.dtype), _relevant_items(pairs, relevance, sides)
     return as_estimate(inner, share * item, log=ell.is_exp, total=_queries(item, pairs.relevant))
+
+
+def number_distinct(values: Tensor) -> Tensor:
+    """Number the distinct values 0, 1, ..., by sorting, so that no shape depends on the data."""
+    ordered, order = torch.sort(values)
+    is_new = ordered[1:] != ordered[:-1]
+    return torch.zeros_like(order).scatter(0, order[1:], is_new.cumsum(0))
