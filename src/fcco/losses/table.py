@@ -79,13 +79,13 @@ class ShardedRows(TableRows):
 
     def __init__(self, table: ShardedTable, rule: Rule, init: float | None, n_outer: int, ranks: Ranks) -> None:
         super().__init__(table.block, rule, init, n_outer, numpy=False)
-        self.first, self.ranks = table.first, ranks
+        self.start, self.ranks = table.first, ranks
 
     def held(self, rows: Array) -> tuple[Array, Array]:
         """Return what rows hold, and their visits, from the processes that keep them."""
         u, visits, here = self.buffers["u"], self.buffers["visits"], self._here(rows)
         values, seen = u.new_zeros(len(rows), *u.shape[1:]), rows.new_zeros(len(rows))
-        values[here], some = super().held(rows[here] - self.first)
+        values[here], some = super().held(rows[here] - self.start)
         seen[here] = some.to(seen.dtype)
         return self.ranks.sum(values), self.ranks.sum(seen).to(visits.dtype)
 
@@ -93,10 +93,10 @@ class ShardedRows(TableRows):
         """Write the rows that this process keeps."""
         here = self._here(step.rows)
         here = here if step.written is None else here & step.written
-        self.table.write(step.rows[here] - self.first, step.new[here], step.rate)
+        self.table.write(step.rows[here] - self.start, step.new[here], step.rate)
 
     def _here(self, rows: Array) -> Array:
-        return (rows >= self.first) & (rows < self.first + len(self.buffers["u"]))
+        return (rows >= self.start) & (rows < self.start + len(self.buffers["u"]))
 
 
 class FirstRows:
