@@ -188,7 +188,7 @@ CONTRADICTIONS = [
     (
         lambda **memory: losses.PartialAUCLoss.from_targets([1, 0, 0, 0, 0], **memory),
         (scores(0.0, 0.5, 1.0), whole(1, 1, 0), AT),
-        "the batch must have at most 1 distinct positive .counted in the training targets.; got 2",
+        "target must be 0 for row 1, as in from_targets; got 1 at position 1",
     ),
     (
         lambda: losses.BaselineCoxLoss(5, [2.0, 3.0], [1, 1]),

@@ -101,6 +101,8 @@ class FromFunction(Surrogate):
                     f"surrogate {self.name} must be elementwise; it mapped the shape {tuple(t.shape)} to "
                     f"{tuple(value.shape)}"
                 )
+            if not value.requires_grad:  # a step, which is flat
+                return value, torch.zeros_like(value)
             (slope,) = torch.autograd.grad(value.sum(), leaf)
         return value.detach(), slope
 

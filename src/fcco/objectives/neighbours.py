@@ -72,7 +72,8 @@ class NCA(OneKernel):
         w = super().weigh(x, candidates, pool, copies)
         known = w.known & (w.there.sum(0) > copies)
         if self.needs_mate:
-            known = known & (((x.label[:, None] == candidates.label) * pool.weight).sum(1) > copies)
+            mates = ((x.label[:, None] == candidates.label) * pool.weight).sum(1) > copies
+            known = known & mates & (w.each[0] > 0)
         return w._replace(known=known)
 
     def inner(self, anchors: Embedded, candidates: Embedded, pairs: Pairs, w: Weights) -> tuple[Array, Backward]:
