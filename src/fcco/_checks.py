@@ -40,7 +40,7 @@ class NotFiniteError(ValueError):
     --------
     >>> import fcco
     >>> try:
-    ...     fcco.CoupledLoss(torch.log, n=3)(torch.tensor([1.0, torch.inf]), torch.tensor([0, 2]))
+    ...     fcco.CoupledLoss(torch.log, n=3, rule=fcco.SOX(0.1))(torch.tensor([1.0, torch.inf]), torch.tensor([0, 2]))
     ... except fcco.NotFiniteError as error:
     ...     print(error.name, error.place, error.value)
     inner (1,) inf

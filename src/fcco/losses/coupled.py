@@ -100,7 +100,8 @@ class CoupledLoss(ObjectiveLoss):
     --------
     f = log, and g_i is a mean over a sampled set:
 
-    >>> loss_fn = CoupledLoss(torch.log, n=3, rule=SOX(gamma=0.5))
+    >>> import fcco
+    >>> loss_fn = fcco.CoupledLoss(torch.log, n=3, rule=fcco.SOX(gamma=0.5))
     >>> inner = torch.tensor([1.0, 4.0], requires_grad=True)
     >>> loss = loss_fn(inner, torch.tensor([0, 2]))
     >>> loss.backward()

@@ -551,8 +551,8 @@ class ObjectiveLoss(nn.Module):
         if not illegal.any():
             return
         outputs = torch.as_tensor(batch.x[column])
-        sizes = outputs.reshape(len(outputs), -1).nan_to_num(neginf=0.0).abs().amax(1)
-        blamed = sizes > torch.finfo(sizes.dtype).max ** 0.5
+        sizes = outputs.reshape(len(outputs), -1).nan_to_num(math.nan, math.inf, 0.0).abs().amax(1)
+        blamed = ~(sizes <= torch.finfo(sizes.dtype).max ** 0.5)
         if what == "gradient":
             blamed |= illegal.reshape(len(illegal), -1).any(1)
         elif what == "table":

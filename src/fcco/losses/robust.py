@@ -45,6 +45,7 @@ class InvariantLogisticLoss(ObjectiveLoss):
 
     Examples
     --------
+    >>> import torch
     >>> loss_fn = InvariantLogisticLoss(n=5)
     >>> loss_fn(torch.tensor([[1.0, -1.0]]), torch.tensor([1]), torch.tensor([4]))  # log 2
     tensor(0.6931)
