@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from fcco.core.arrays import (
     Views,
     ascending,
     at_most,
+    can_read,
     cast,
     contains,
     is_last,
@@ -30,6 +32,7 @@ from fcco.core.rules import BSGD, Rule
 from fcco.core.spaces import as_column
 from fcco.core.step import Batch, Remembered, Step
 from fcco.functional._checks import check_choice
+from fcco.losses.together import EVERY, Together
 
 HORIZON = 100
 """Over how many steps, about, the composition of batches is averaged."""
@@ -144,7 +147,7 @@ class OutputMemory(nn.Module):
         self.register_buffer("cursor", torch.zeros(self.rings, dtype=torch.int64))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(objective.strata * (1 + objective.anchor_relations)))
-        self.n_columns, self.views = 0, Views()
+        self.n_columns, self.views, self.together = 0, Views(), Together()
         self.watchers: list[Callable[[Tensor, Tensor, Tensor], None]] = []
 
     def extra_repr(self) -> str:
@@ -230,6 +233,8 @@ class OutputMemory(nn.Module):
         if made:
             self._buffers |= made
             self.n_columns = len(x)
+        if knows_rows and self.in_gradient and can_read(row) and int(count) % EVERY == 0:
+            self.together.look(objective, batch, np.asarray(row), np.asarray(born))
         if self.watchers and knows_rows:
             self._tell(torch.as_tensor(batch.rows), torch.as_tensor(batch.x[0]))
         if step.refreshed is not None and memory.anchors is not None:

@@ -1,0 +1,58 @@
+"""A loss warns if pairs of examples come together far more often than its memory assumes, and only then."""
+
+import warnings
+
+import pytest
+import torch
+
+from fcco import losses
+
+N = 400
+
+
+def views(generator):
+    """Both views of random examples."""
+    first = torch.randperm(N // 2, generator=generator)[:8]
+    return torch.cat([first, first + N // 2])
+
+
+def at_random(generator):
+    return torch.randperm(N, generator=generator)[:16]
+
+
+def same(generator):
+    return torch.arange(16) + 16 * int(torch.randint(25, (), generator=generator))
+
+
+def train(draw, labels, size=128, steps=200):
+    generator = torch.Generator().manual_seed(0)
+    loss_fn = losses.NCALoss.from_targets(labels, memory=size)
+    for _ in range(steps):
+        rows = draw(generator)
+        loss_fn(torch.randn(len(rows), 2, generator=generator).requires_grad_(), labels[rows], rows).backward()
+
+
+TEN, PAIRS = torch.arange(N) % 10, torch.arange(N) % (N // 2)
+
+
+@pytest.mark.parametrize(("draw", "labels"), [(views, TEN), (same, TEN)], ids=["views in classes", "same batches"])
+def test_warns(draw, labels):
+    with pytest.warns(UserWarning, match=r"examples come together \d+ times as often as the memory assumes"):
+        train(draw, labels)
+
+
+@pytest.mark.parametrize(("draw", "labels"), [(at_random, TEN), (views, PAIRS)], ids=["random", "views as classes"])
+def test_does_not(draw, labels):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(draw, labels)
+
+
+def test_events_at_random():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        event, generator = torch.arange(N) % 3 == 0, torch.Generator().manual_seed(0)
+        loss_fn = losses.CoxLoss.from_targets(event)
+        for _ in range(150):
+            rows = at_random(generator)
+            loss_fn(torch.randn(16, requires_grad=True), torch.rand(16), event[rows], rows).backward()
