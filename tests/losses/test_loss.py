@@ -500,30 +500,6 @@ class Scaled(torch.nn.Module):
         return self.factor * u.square() * (1.0 if sample is None else sample)
 
 
-@pytest.mark.parametrize("rule", [fcco.BSGD(), fcco.SOAP(0.6)], ids=str)
-@pytest.mark.parametrize("kind", ["plain", "mask", "weights", "sample"])
-def test_given_inner_values_take_the_steps_of_coupled_loss(rule, kind):
-    f = Scaled()
-    one, other = ObjectiveLoss(GivenInner(FromFunction(f)), 9, rule=rule), fcco.CoupledLoss(f, 9, rule=rule).double()
-    assert dict(one.named_parameters()).keys() == {"outer.factor"}
-    for seed in range(3):
-        generator = torch.Generator().manual_seed(seed)
-        index = torch.randint(9, (5,), generator=generator)
-        inner = torch.rand(5, generator=generator, dtype=torch.float64).requires_grad_()
-        sample = torch.rand(5, generator=generator, dtype=torch.float64).requires_grad_()
-        numbers = torch.tensor([0.0, 2.0, 1.0, 0.5, 3.0]).double()
-        options = {"mask": {"weight": numbers > 0}, "weights": {"weight": numbers}, "sample": {"sample": sample}}
-        leaves = [inner, f.factor, *([sample] if kind == "sample" else [])]
-        made = []
-        for loss in (one, other):
-            value = loss(inner, index=index, **options.get(kind, {}))
-            made.append([value.detach(), *torch.autograd.grad(value, leaves)])
-        assert all(part.abs().max() > 0 for part in made[0])
-        for part, wanted in zip(*made, strict=True):
-            torch.testing.assert_close(part, wanted)
-    torch.testing.assert_close(one.table.u, other.table.u)
-
-
 def test_a_learnt_temperature_is_a_parameter_of_the_loss():
     views = [torch.randn(8, 3).double().requires_grad_() for _ in range(2)]
     tau = torch.nn.Parameter(torch.tensor(0.4).double())

@@ -2,10 +2,14 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
 from fcco import losses
+from fcco.core.step import as_batch
+from fcco.losses.together import Together
+from fcco.objectives.neighbours import NCA, Embedded
 
 N = 400
 
@@ -46,6 +50,22 @@ def test_does_not(draw, labels):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(draw, labels)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "pairs", "again", "expected"),
+    [([4, 4], [4, 8], [2, 0], [4 * 1 / 3, 8 * 2 / 4]), ([8], [12], [2], [12 * 3 / 7])],
+    ids=["classes", "random"],
+)
+def test_counts_pairs_that_meet_again(sizes, pairs, again, expected):
+    """Rows 0 and 1 came in one batch, row 2 in another, and row 3 not yet."""
+    objective, rows = NCA(torch.tensor(sizes).double()), torch.arange(4)
+    batch = as_batch(objective, Embedded(torch.randn(4, 2).double(), torch.tensor([0, 0, 1, 1])), rows)
+    together = Together()
+    together.look(objective, batch, np.array([2, 0, 7, 1]), np.array([3, 5, 5, 5]))
+    np.testing.assert_array_equal(together.pairs, pairs)
+    np.testing.assert_array_equal(together.again, again)
+    np.testing.assert_allclose(together.expected, expected)
 
 
 def test_events_at_random():

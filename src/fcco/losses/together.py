@@ -36,10 +36,14 @@ class Together:
         last = np.where(row[place] == rows, born[place], -1)
         every = None if batch.every is None else np.asarray(batch.every)
         anchors, own, others = take(batch.x, batch.every), at(last, every)[:, None], at(rows, every)[:, None] != rows
-        sizes = np.asarray(objective.population(anchors, objective.there(anchors, batch.x, batch.pool)), np.float64)
+        sizes = np.asarray(objective.population(anchors, objective.there(anchors, batch.x, batch.pool))).astype(
+            np.float64
+        )
         masks = [others if mask is None else others & np.asarray(mask) for mask in objective.relation(anchors, batch.x)]
         masks = [np.logical_or.reduce(masks)] if len(sizes) == 1 else masks
         known = [(mask & ((own >= 0) | (last >= 0))).sum(1) for mask in masks]
+        if objective.self_relation is not None:  # an example does not meet itself
+            sizes[min(objective.self_relation, len(sizes) - 1)] -= 1
         likely = [mask.sum(1).mean() / size.clip(1, None) for mask, size in zip(masks, sizes, strict=True)]
         self.looks += 1
         self.pairs = self.pairs + np.array([count.sum() for count in known])
