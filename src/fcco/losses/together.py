@@ -24,7 +24,10 @@ class Together:
     """
 
     def __init__(self) -> None:
-        self.looks, self.pairs, self.again, self.expected = 0, 0.0, 0.0, 0.0
+        self.looks = 0
+        self.pairs: Any = 0.0
+        self.again: Any = 0.0
+        self.expected: Any = 0.0
 
     def look(self, objective: Objective, batch: Batch, row: Any, born: Any) -> None:
         """Look at a batch, given what is remembered; after some batches, warn once if pairs meet too often."""
