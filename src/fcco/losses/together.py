@@ -31,7 +31,9 @@ class Together:
 
     def look(self, objective: Objective, batch: Batch, row: Any, born: Any) -> None:
         """Look at a batch, given what is remembered; after some batches, warn once if pairs meet too often."""
-        if self.looks == LOOKS or objective.sizes is None or objective.group(batch.x) is not None:
+        is_known = objective.sizes is not None and np.ndim(objective.sizes) == 1
+        is_empty = batch.every is not None and len(batch.every) == 0
+        if self.looks == LOOKS or not is_known or is_empty or objective.group(batch.x) is not None:
             return
         order = np.argsort(row)
         rows = np.asarray(batch.rows)
